@@ -162,13 +162,10 @@ def test_a_bucket_allows_a_burst_and_then_one_token_per_period() -> None:
     assert [bucket.take(1e6) for _ in range(4)] == [0, 0, 0, 2.0]
 
 
-async def test_a_failure_is_tried_again_and_later_each_time(queue: WorkQueue, looks: Looks) -> None:
+async def test_a_failure_is_tried_again_whatever_it_is(queue: WorkQueue, looks: Looks) -> None:
     looks.errors = [Unavailable("down"), RequestRejected("no"), ZeroDivisionError()]
     queue.enqueue(ONE, after=0)
     await looks.until(lambda: len(looks.keys) == 4 and looks.running == 0)
-    delays = [workqueue._backoff(failures, None) for failures in range(1, 20)]
-    assert delays[0] <= 0.01
-    assert workqueue._MAX_BACKOFF / 2 <= delays[-1] <= workqueue._MAX_BACKOFF
 
 
 async def test_one_keys_failure_does_not_hold_up_another(queue: WorkQueue, looks: Looks) -> None:
@@ -176,12 +173,6 @@ async def test_one_keys_failure_does_not_hold_up_another(queue: WorkQueue, looks
     queue.enqueue(ONE, after=0)
     queue.enqueue(TWO, after=0)
     await looks.until(lambda: TWO in looks.keys and looks.keys.count(ONE) == 2)
-
-
-def test_the_api_servers_own_delay_is_respected() -> None:
-    assert workqueue._backoff(1, Unavailable("slow down", retry_after=60)) == 60
-    for more in (86400.0, float("inf")):
-        assert workqueue._backoff(1, Unavailable("slow down", retry_after=more)) == workqueue._MAX_BACKOFF
 
 
 async def test_a_reconcile_can_requeue_itself(queue: WorkQueue, looks: Looks) -> None:
@@ -204,7 +195,13 @@ async def test_the_earlier_due_time_wins(queue: WorkQueue, looks: Looks) -> None
     await asyncio.sleep(4 * workqueue._DEBOUNCE_SECONDS)
     assert looks.keys == [ONE]
     # nothing is kept of a model that is not due
-    assert queue._entries == {}
+    assert (queue._entries, queue._tasks) == ({}, set())
+
+
+async def test_an_event_does_not_wait_for_a_later_timer(queue: WorkQueue, looks: Looks) -> None:
+    queue.enqueue(ONE, after=3600)
+    queue.enqueue(ONE, after=0)
+    await looks.until(lambda: looks.keys == [ONE] and looks.running == 0)
 
 
 async def test_nothing_starts_after_the_end(looks: Looks) -> None:
@@ -366,6 +363,18 @@ async def test_the_limits_of_models_that_were_reconciled_long_ago_are_forgotten(
     assert looks.keys == [ONE, TWO, ONE]
 
 
+async def test_a_delay_is_logged_again_when_the_limit_was_forgotten(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workqueue, "TokenBucket", lambda burst, period: ScriptedBucket([(0.01, 0.0), (0.0, 1.0)]))
+    monkeypatch.setattr(workqueue, "_MAX_BUCKETS", 1)
+    with capture_logs() as logs:
+        for number, key in enumerate((ONE, TWO, ONE), 1):
+            queue.enqueue(key, after=0)
+            await looks.until(lambda number=number: len(looks.keys) == number and looks.running == 0)  # type: ignore[misc]
+    assert [entry["name"] for entry in logs if entry["log_level"] == "warning"] == ["one", "two", "one"]
+
+
 async def test_a_model_that_was_reconciled_lately_keeps_its_limit(
     queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,23 +479,17 @@ async def test_an_event_does_not_shorten_the_delay_after_a_failure(
     assert looks.keys == [ONE]
 
 
-@pytest.mark.parametrize(("error", "level"), [(Conflict("changed"), "debug"), (RequestRejected("quota"), "warning")])
-async def test_a_failure_is_a_warning_unless_it_is_a_conflict_with_another_writer(
-    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch, error: Exception, level: str
+@pytest.mark.parametrize(
+    ("errors", "levels"),
+    [([Conflict("changed")] * 6, ["debug"] * 5 + ["warning"]), ([RequestRejected("quota")], ["warning"])],
+)
+async def test_a_failure_is_a_warning_unless_it_is_one_of_the_first_conflicts(
+    queue: WorkQueue, looks: Looks, monkeypatch: pytest.MonkeyPatch, errors: list[Exception], levels: list[str]
 ) -> None:
-    monkeypatch.setattr(workqueue, "_backoff", lambda *_: 0.14)
-    looks.errors = [error]
+    monkeypatch.setattr(workqueue, "_backoff", lambda *_: 0.06)
+    looks.errors = [*errors]
     with capture_logs() as logs:
         queue.enqueue(ONE, after=0)
-        await looks.until(lambda: looks.keys == [ONE, ONE] and looks.running == 0)
+        await looks.until(lambda: looks.keys == [ONE] * (len(errors) + 1) and looks.running == 0)
     failed = [entry for entry in logs if entry["event"] == "reconcile failed"]
-    assert [(entry["log_level"], entry["retry_in"]) for entry in failed] == [(level, 0.1)]
-
-
-def test_a_conflict_is_tried_again_at_once_until_there_were_too_many() -> None:
-    conflict = Conflict("changed")
-    assert [workqueue._backoff(failures, conflict) < 0.5 for failures in (1, 5, 8)] == [True, True, False]
-    assert workqueue._backoff(1, None) <= 0.5
-    # what waits for the API server itself waits less long than what a user must correct
-    assert workqueue._backoff(50, Unavailable("down")) <= 30
-    assert workqueue._backoff(50, RequestRejected("quota")) >= 150
+    assert [(entry["log_level"], entry["retry_in"]) for entry in failed] == [(level, 0.1) for level in levels]
