@@ -11,7 +11,7 @@ import pytest
 
 from encoder_operator import naming
 from encoder_operator.planner import planner
-from encoder_operator.planner.actions import Action, Apply, Plan, SetGate
+from encoder_operator.planner.actions import Action, Apply, Delete, Plan, SetGate
 from encoder_operator.resources import prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.revisions.revision import Artifact
@@ -90,6 +90,22 @@ def test_an_edit_that_is_reverted_makes_the_old_revision_the_newest_one() -> Non
     assert written(plan(model(), replace(first, number=3), second).actions) == []
 
 
+def test_a_revision_that_is_requested_again_counts_once_in_the_history() -> None:
+    models = [model({"spec.serving.maxModelLen": 64 * number}) for number in (1, 2, 3, 4)]
+    revisions = [recorded(found, number=number) for number, found in enumerate(models, 1)]
+    actions = plan(models[2], *revisions).actions
+    assert [(r.hash, r.number) for r in written(actions)] == [(revisions[2].hash, 5)]
+    assert [found.name for found in actions if isinstance(found, Delete)] == [f"minilm-{revisions[0].hash}"]
+
+
+def test_a_suspended_model_gets_no_revision_before_it_is_resumed() -> None:
+    suspended = model({"spec.suspend": True})
+    assert written(plan(suspended, prep_jobs=(prepared(suspended),)).actions) == []
+    # one that was requested before stays the target
+    found = recorded(suspended)
+    assert plan(suspended, found).status["candidateRevision"] == found.hash
+
+
 @pytest.mark.parametrize("known", ["1", "1+auto-2-abc", "+auto-2-abc"])
 @pytest.mark.parametrize("annotated", [True, False], ids=["annotated", "removed"])
 def test_an_update_stays_recorded_until_the_annotation_has_another_value(known: str, annotated: bool) -> None:
@@ -136,6 +152,16 @@ def test_a_gate_is_set_once() -> None:
 )
 def test_what_is_not_watched_is_read_again_after_a_minute(wanted: EncoderModel, seconds: float | None) -> None:
     assert plan(wanted, recorded(wanted)).requeue_after == seconds
+
+
+def test_events_of_a_pod_that_starts_are_read_again() -> None:
+    wanted = model()
+    found = recorded(wanted)
+    metadata = {"name": "pod", "uid": "u", "labels": {"encoders.dev/revision": found.hash}}
+    containers = [{"name": "engine", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+    status = {"phase": "Pending", "containerStatuses": containers}
+    pod = parse_pod({"metadata": metadata, "spec": {"nodeName": "node"}, "status": status})
+    assert plan(wanted, found, pods=(pod,)).requeue_after == 30.0
 
 
 def test_children_of_a_deleted_model_are_waited_for() -> None:
