@@ -55,6 +55,24 @@ def test_what_has_no_owner_is_no_child() -> None:
         assert ownership.component(live) == ""
 
 
+@pytest.mark.parametrize(
+    ("labels", "owners", "expected"),
+    [
+        ({"encoders.dev/model": "m", "app.kubernetes.io/managed-by": "encoder-operator"}, [], True),
+        # anyone sets one of them, for instance on a Service of their own in front of the model's pods
+        ({"encoders.dev/model": "m"}, [], False),
+        ({"app.kubernetes.io/managed-by": "encoder-operator"}, [], False),
+        ({"encoders.dev/model": "n", "app.kubernetes.io/managed-by": "encoder-operator"}, [], False),
+        ({}, [OWNER], True),
+        ({"encoders.dev/model": "n"}, [OWNER], True),
+    ],
+)
+def test_a_child_has_both_labels_or_its_owner(labels: dict[str, str], owners: list[Json], expected: bool) -> None:
+    live = child("x", *owners)
+    live["metadata"]["labels"] = labels
+    assert ownership.belongs_to(live, "m", UID) is expected
+
+
 FOUND: dict[str, list[Json]] = {
     "Job": [
         child("prep-job", OWNER, component="prep"),
