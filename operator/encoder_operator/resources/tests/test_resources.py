@@ -62,11 +62,13 @@ def test_the_number_of_gpus_follows(changes: dict[str, Any], limits: Json | None
 
 
 def test_the_engine_uses_the_pods_resource_claim() -> None:
-    found = template(
-        GPU | {"spec.serving.resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t", "request": "r"}]}
-    )
-    assert found["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "t"}]
-    assert found["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu", "request": "r"}]
+    requested = {"name": "gpu", "resourceClaimTemplateName": "t", "request": "r"}
+    found = template(GPU | {"spec.serving.resourceClaims": [requested, {"name": "all", "resourceClaimName": "c"}]})
+    assert found["spec"]["resourceClaims"] == [
+        {"name": "gpu", "resourceClaimTemplateName": "t"},
+        {"name": "all", "resourceClaimName": "c"},
+    ]
+    assert found["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpu", "request": "r"}, {"name": "all"}]
 
 
 @pytest.mark.parametrize(
