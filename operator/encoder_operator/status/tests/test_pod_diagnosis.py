@@ -63,6 +63,16 @@ CRASHED = {"waiting_reason": "CrashLoopBackOff", "waiting_message": "back-off 10
             "Pod p cannot create its container log",
         ),
         (
+            {"waiting_reason": "CreateContainerError", "waiting_message": "no such device"},
+            Reason.CRASH_LOOP,
+            "Pod p cannot create its container: no such device",
+        ),
+        (
+            {"creation_problem": "no runtime for class kata"},
+            Reason.CRASH_LOOP,
+            "Pod p cannot be created on node n1: no runtime for class kata",
+        ),
+        (
             {"waiting_reason": "CreateContainerConfigError", "waiting_message": 'Secret "hub" not found'},
             Reason.TOKEN_SECRET_MISSING,
             'Secret "hub" not found',
@@ -91,6 +101,12 @@ CRASHED = {"waiting_reason": "CrashLoopBackOff", "waiting_message": "back-off 10
             {"terminated": ended(3, json.dumps({"message": "no GPU"})), "last_terminated": ended(4)},
             Reason.CRASH_LOOP,
             "Pod p exited with code 3: no GPU",
+        ),
+        # another container of the pod waits to be restarted, whatever the main one has done
+        (
+            CRASHED | {"waiting_container": "log", "terminated": ended(3), "last_terminated": ended(4)},
+            Reason.CRASH_LOOP,
+            "Container log of pod p exited with code 4",
         ),
         ({"terminated": ended(137, reason="OOMKilled")}, Reason.OUT_OF_MEMORY, "Pod p exceeded its memory limit"),
     ],
