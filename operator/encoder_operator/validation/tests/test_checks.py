@@ -184,7 +184,7 @@ def test_what_the_api_server_takes_is_accepted(changes: dict[str, Any]) -> None:
             "spec.serving.resources.limits.mem: containers have no such resource; they have cpu, memory,",
         ),
         (
-            {"spec.serving.resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4000Mi"}}},
+            {"spec.serving.resources": {"requests": {"memory": "4Gi"}, "limits": {"cpu": 1, "memory": "4000Mi"}}},
             Reason.INVALID_SPEC,
             "spec.serving.resources.requests.memory: 4Gi is more than the limit, which is 4000Mi",
         ),
