@@ -107,9 +107,7 @@ class WorkQueue:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start(self, key: NamespacedName) -> None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return
+        entry = self._entries[key]
         entry.timer = None
         if entry.running:
             entry.requeue = True
