@@ -40,6 +40,8 @@ class Looks:
                 raise self.errors.pop(0)
             return self.after
         finally:
+            # one that is cancelled takes a while to end, too
+            await turn()
             self.running -= 1
             async with self._done:
                 self._done.notify_all()
