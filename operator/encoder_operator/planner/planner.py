@@ -46,8 +46,8 @@ class _TargetPlan:
     target: Revision | None
     observed: ObservedState
     actions: tuple[Action, ...]
+    verification: VerificationPlan
     deadline: ProgressDeadline | None = None
-    verification: VerificationPlan | None = None
 
 
 def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Plan:
@@ -103,7 +103,7 @@ def plan(model: EncoderModel, observed: ObservedState, settings: Settings) -> Pl
         requeue_after=earliest(
             [
                 artifact_plan.requeue_after,
-                target_plan.verification.requeue_after if target_plan.verification else None,
+                target_plan.verification.requeue_after,
                 target_plan.deadline.requeue_after if target_plan.deadline else None,
                 _GATEWAY_API_POLL_SECONDS if networking.gateway_api_missing(model, observed) else None,
                 _CONFIG_MAP_POLL_SECONDS if model.inputs_hash else None,
