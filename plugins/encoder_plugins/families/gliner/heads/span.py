@@ -8,8 +8,8 @@ LSTM over words only, span and prompt MLPs, dot product. Three parts are reorder
   ``W1 relu([s_i; e_j]) + b1 = (W1a relu(s_i) + b1) + W1b relu(e_j)``.
 - Its second layer is folded into the labels: ``(W2 z + b2) . p = z . (p W2) + p . b2``.
 
-For a batch of any number of requests: 1 copy to the device (all indices), 1 gather, 9 GEMMs (1 projection, 1 for the LSTM's
-gates, 3 for both markers together, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3
+For a batch of any number of requests: 1 copy to the device (all indices), 1 gather, 11 GEMMs (1 projection, 1 for the LSTM's
+gates, 5 for both markers, 2 + 1 for prompts, 1 vector product), 4 ReLU, 1 launch for the LSTM, 1 for the spans, 3
 copies back behind one wait for the device. A small batch is one gather, one launch and two copies (``graphs.py``). A text whose
 candidates overflow, or that wants class probabilities, costs one dense pass; such texts share one more wait.
 """
