@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from encoder_plugins.serving.command import SHUTDOWN_SECONDS
+from encoder_plugins.serving.supervisor import STOP_SECONDS
+
 # the supervisor needs the main thread's signal handlers: it gets a process of its own, as in a pod
 SUPERVISE = """
 import os, signal, sys, time
@@ -18,8 +21,11 @@ from encoder_plugins.serving import supervisor
 folder, stop_before, children = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 class Clock:
     # fails where a loop goes round without a pause, which would take a core
-    rounds = 0
+    rounds = rounds_with_all = 0
     def sleep(self, seconds):
+        self.rounds_with_all += len(list(folder.glob("ready-*"))) == len(children)
+        if self.rounds_with_all == 2:
+            print("all were ready a round ago", flush=True)
         time.sleep(seconds)
         self.rounds = 0
     def monotonic(self):
@@ -76,11 +82,13 @@ while True:
 # an engine that drains, as its API server does in a process of its own
 PARENT = """
 import signal, subprocess, sys
-code = "import signal; signal.signal(signal.SIGINT, lambda *_: print('received', flush=True)); print('ready', flush=True)"
-child = subprocess.Popen([sys.executable, "-c", code + chr(10) + "while True: signal.pause()"])
-signal.signal(signal.SIGINT, lambda *_: child.send_signal(signal.SIGINT))
-while True:
-    signal.pause()
+# blocked in both processes: a signal that comes early waits for sigwait
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+code = "import signal; print('ready', flush=True); signal.sigwait({signal.SIGINT}); print('received', flush=True); signal.pause()"
+child = subprocess.Popen([sys.executable, "-c", code])
+signal.sigwait({signal.SIGINT})
+child.send_signal(signal.SIGINT)
+signal.pause()
 """
 DIE = "import sys; sys.exit({})"
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -129,6 +137,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_they_start_in_turn_and_a_signal_stops_all(tmp_path: Path) -> None:
     process = supervise(tmp_path, SERVE, SERVE, SERVE)
     wait_for_line(process, "ready 2")
+    # in a round after the last start, nothing more is started
+    wait_for_line(process, "all were ready a round ago")
     assert sorted(path.name for path in tmp_path.glob("before-*")) == ["before-0-0", "before-1-1", "before-2-2"]
     process.terminate()
     assert finish(process) == (0, "")
@@ -223,3 +233,8 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_engines_may_take_as_long_as_a_drain_and_end_before_the_pod_is_killed() -> None:
+    # the operator's grace period has 90 seconds
+    assert SHUTDOWN_SECONDS < STOP_SECONDS < 90
