@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -31,8 +32,8 @@ Requested = Callable[..., Request]
 def test_tensors_survive_and_shared_ones_are_written_twice(tmp_path: Path) -> None:
     shared = torch.arange(6.0).reshape(2, 3)
     torch.save({"a": shared, "b": shared, "c": shared.T, "d": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "x.bin")
-    assert convert(tmp_path / "x.bin", tmp_path / "deep" / "x.safetensors") == ["a", "b", "c", "d"]
-    found = load_file(tmp_path / "deep" / "x.safetensors")
+    assert convert(tmp_path / "x.bin", tmp_path / "deep" / "deeper" / "x.safetensors") == ["a", "b", "c", "d"]
+    found = load_file(tmp_path / "deep" / "deeper" / "x.safetensors")
     assert torch.equal(found["b"], shared)
     assert torch.equal(found["c"], shared.T)
     assert found["d"].dtype == torch.bfloat16
@@ -106,6 +107,19 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, content: Call
     with pytest.raises(errors.PickleRefused, match=r"x\.bin holds more than tensors, or is damaged") as caught:
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), MemoryError()])
+def test_a_file_that_may_be_read_the_next_time_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def load(*_: object, **__: object) -> object:
+        raise error
+
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(type(error)) as caught:
+        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+    assert caught.value is error
 
 
 def test_one_file_gets_no_index_and_may_stand_beside_others(tmp_path: Path) -> None:
