@@ -187,6 +187,11 @@ def test_sixteen_sets_are_taken_and_a_file_that_is_gone_is_named(small: Path, tm
     small.mkdir()
     with pytest.raises(SourceFileNotFound, match=r"label set a0: cannot read .*small\.json: Is a directory"):
         sets.bring(Progress(lambda line: None))
+    small.rmdir()
+    # a file whose bytes cannot be read
+    small.symlink_to("/proc/self/mem")
+    with pytest.raises(SourceFileNotFound, match=r"label set a0: cannot read .*small\.json: Input/output error"):
+        sets.bring(Progress(lambda line: None))
 
 
 def test_sets_of_an_earlier_attempt_are_made_again_and_no_others(small: Path, tmp_path: Path) -> None:
