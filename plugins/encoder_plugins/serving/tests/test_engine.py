@@ -219,7 +219,9 @@ async def test_the_engine_has_two_steps_of_a_request_at_a_time_and_short_ones_be
     sent = [Prompt(token_ids=[number] * 4) for number in range(9)]
     sent[6] = Prompt(token_ids=[6] * 25)
     parts = [Part(make=lambda: sent[:2], size=0), Part(make=lambda: sent[2:], size=0)]
-    task = asyncio.create_task(engine_of(client, is_alone=lambda: alone).encode_parts(parts))
+    # without a count of requests, each has the engine to itself
+    engine = engine_of(client) if alone else engine_of(client, is_alone=lambda: False)
+    task = asyncio.create_task(engine.encode_parts(parts))
     await client.until_running(window // 4)
     most = [0, 0]
     async with asyncio.timeout(10):
