@@ -221,6 +221,10 @@ def test_a_set_of_unknown_size_is_downloaded_up_to_the_limit_and_reported_withou
         with pytest.raises(Unsupported, match=f"label set a: more than {size - 1} bytes, the limit"):
             sets.bring(Progress(lines.append))
         assert list(staging.partial.iterdir()) == []
+        # nothing has come of a set that the server refuses to send
+        server.always = (400, {})
+        with pytest.raises(Unsupported, match="400"):
+            of(tmp_path / "refused", *given)[0].bring(Progress(lines.append))
 
 
 def test_a_preparation_without_sets_seals_none_and_has_no_cases_of_them(tmp_path: Path) -> None:
