@@ -348,8 +348,7 @@ class _Preparation:
             else:
                 self._progress.skip(target.stat().st_size)
                 return
-        named = f"{file.path}\0{file.tag}" if file.tag else file.path
-        name = file.sha256 or file.git_sha1 or hashlib.sha256(named.encode()).hexdigest()
+        name = file.sha256 or file.git_sha1 or hashlib.sha256(f"{file.path}\0{file.tag}".encode()).hexdigest()
         self._staging.partial.mkdir(exist_ok=True)
         partial = self._staging.partial / name
         source.fetch(file, partial, self._progress)
