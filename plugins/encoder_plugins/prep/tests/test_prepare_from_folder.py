@@ -132,6 +132,19 @@ def test_a_pointer_of_git_lfs_is_named(requested: Requested, progress: Progress,
     (checkpoint / name).write_text(pointer)
     with pytest.raises(errors.Unsupported, match=f"{name} is a pointer of git LFS"):
         prepare(requested(str(checkpoint)), progress)
+    # a pointer is short, and what is longer is refused for what it is
+    (checkpoint / name).write_text(pointer.ljust(1024))
+    with pytest.raises(errors.PrepareError, match=name) as caught:
+        prepare(requested(str(checkpoint)), progress)
+    assert "git LFS" not in str(caught.value)
+
+
+def test_a_file_that_the_plugin_reads_first_may_be_missing(
+    requested: Requested, progress: Progress, checkpoint: Path
+) -> None:
+    (checkpoint / "modules.json").unlink()
+    with pytest.raises(errors.PrepareError, match=r"modules\.json"):
+        prepare(requested(str(checkpoint)), progress)
 
 
 def test_a_missing_shard_is_named_before_the_others_are_fetched(
