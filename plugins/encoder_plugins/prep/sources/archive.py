@@ -101,5 +101,5 @@ def _write(stream: IO[bytes], target: Path, size: int, progress: Progress) -> No
             while chunk := stream.read(_CHUNK):
                 file.write(chunk)
                 progress.add(len(chunk))
-    except (FileExistsError, IsADirectoryError):
+    except FileExistsError:
         raise Unsupported(f"the tar holds {target.name!r} as a file and as a folder") from None
