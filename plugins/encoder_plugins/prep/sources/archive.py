@@ -1,16 +1,21 @@
 """Unpacks a tar that came from somewhere else: plain files below one folder, and nothing else.
 
-The tar is read once, from its beginning, a chunk at a time. Links, devices, sparse files, absolute and climbing paths are
+The tar is read once, from its beginning, a chunk at a time. It may be packed in several streams, one behind the other, as
+parallel packers write it, of which tarfile itself would read the first one only. Links, devices, sparse files, absolute and climbing paths are
 refused by their names, and no file is begun that the volume has no room for.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import tarfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from encoder_plugins.artifact.manifest import is_inside
 from encoder_plugins.errors import InsufficientSpace, SourceFileNotFound, Unsupported
@@ -18,14 +23,21 @@ from encoder_plugins.prep.progress import Progress
 
 MOST_FILES = 20_000
 _CHUNK = 1 << 20
-_MAGICS = ((0, b"\x1f\x8b"), (0, b"BZh"), (0, b"\xfd7zXZ\0"), (257, b"ustar"))
+# what may fill the last record of a tar
+_MOST_BEHIND = 1 << 20
+_PLACE, _TAR = 257, b"ustar"
+_PACKERS: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
 
 
 def is_tar(path: Path) -> bool:
     """Return whether a file begins as a tar does, packed by gzip, bzip2 or xz or not at all."""
     with path.open("rb") as stream:
         head = stream.read(512)
-    return any(head[place : place + len(magic)] == magic for place, magic in _MAGICS)
+    return head.startswith(tuple(_PACKERS)) or head[_PLACE:].startswith(_TAR)
 
 
 def unpack(path: Path, folder: Path, progress: Progress) -> None:
@@ -38,18 +50,35 @@ def unpack(path: Path, folder: Path, progress: Progress) -> None:
     """
     count = 0
     try:
-        with tarfile.open(path, "r|*") as tar:
+        with _opened(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in _files(tar):
                 count += 1
                 if count > MOST_FILES:
                     raise Unsupported(f"the tar holds more than {MOST_FILES} files")
-                stream = tar.extractfile(member)
-                assert stream is not None
-                _write(stream, folder / _name(member), member.size, progress)
-    except (tarfile.TarError, EOFError, UnicodeError) as error:
+                content = tar.extractfile(member)
+                assert content is not None
+                _write(content, folder / _name(member), member.size, progress)
+            # a packed stream says at its very end what its bytes were
+            if len(stream.read(_MOST_BEHIND + 1)) > _MOST_BEHIND:
+                raise Unsupported("the tar goes on behind its end")
+    except (tarfile.TarError, EOFError, UnicodeError, zlib.error, lzma.LZMAError) as error:
+        raise Unsupported(f"the tar can't be read: {error}") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # not the disk's, but that of bytes that gzip or bzip2 did not write
         raise Unsupported(f"the tar can't be read: {error}") from error
     if not count:
         raise SourceFileNotFound("the tar holds no files")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Return the bytes of a tar, unpacked."""
+    with path.open("rb") as stream:
+        head = stream.read(max(map(len, _PACKERS)))
+    packer = next((packer for magic, packer in _PACKERS.items() if head.startswith(magic)), None)
+    opened: IO[bytes] = path.open("rb") if packer is None else packer(path)
+    return opened
 
 
 def root_of(folder: Path) -> Path:

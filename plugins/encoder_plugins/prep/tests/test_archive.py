@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import errno
+import gzip
 import io
+import lzma
 import os
 import random
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,6 +62,7 @@ def test_plain_files_are_taken_with_and_without_what_tar_puts_before_their_names
         (("x", b"2"), "holds 'x' twice"),
         (("./x", b"2"), "holds 'x' twice"),
         (("x/y", b"2"), "holds 'y' below a file"),
+        (("x/y/z", b"2"), "holds 'z' below a file"),
         (("folder", b"2"), "holds 'folder' as a file and as a folder"),
         (("../x", b"2"), "no plain relative path"),
         (("/x", b"2"), "no plain relative path"),
@@ -111,12 +116,52 @@ def test_what_cannot_be_read_or_holds_no_file_is_refused(tmp_path: Path, content
         archive.unpack(tmp_path / "a.tar", tmp_path, Progress(lambda _: None))
 
 
-def test_a_file_that_goes_on_behind_its_packed_stream_is_refused(tmp_path: Path) -> None:
-    # as parallel packers write it; tarfile reads the first stream only
-    tar = packed(tmp_path, ("a", random.Random(0).randbytes(30_000))).read_bytes()
-    (tmp_path / "a.tar").write_bytes(bz2.compress(tar[:5_000]) + bz2.compress(tar[5_000:]))
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_all_streams_of_a_packed_tar_are_read(tmp_path: Path, packer: str) -> None:
+    # as parallel packers write them; the first one ends where a file ends, the second one within a file
+    content = random.Random(0).randbytes(30_000)
+    tar = packed(tmp_path, ("a", b"1"), ("b", content)).read_bytes()
+    parts = (tar[:1024], tar[1024:9_000], tar[9_000:])
+    (tmp_path / "a.tar").write_bytes(b"".join(map(PACKERS[packer], parts)))
+    assert unpacked(tmp_path / "a.tar") == {"a": b"1", "b": content}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+@pytest.mark.parametrize("damage", ["cut", "changed", "followed by something else"])
+def test_a_packed_tar_that_is_damaged_is_refused(tmp_path: Path, packer: str, damage: str) -> None:
+    whole = PACKERS[packer](packed(tmp_path, ("a", random.Random(0).randbytes(30_000))).read_bytes())
+    middle = len(whole) // 2
+    damaged = {
+        "cut": whole[:middle],
+        "changed": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+        "followed by something else": whole[:middle] + whole[:middle],
+    }
+    (tmp_path / "a.tar").write_bytes(damaged[damage])
     with pytest.raises(Unsupported, match="can't be read"):
         unpacked(tmp_path / "a.tar")
+
+
+def test_a_tar_ends_within_its_last_record(tmp_path: Path) -> None:
+    tar = packed(tmp_path, ("a", b"1")).read_bytes()
+    (tmp_path / "a.tar").write_bytes(tar + bytes(1 << 20))
+    assert unpacked(tmp_path / "a.tar") == {"a": b"1"}
+    (tmp_path / "a.tar").write_bytes(gzip.compress(tar + bytes(3 << 20)))
+    with pytest.raises(Unsupported, match="goes on behind its end"):
+        archive.unpack(tmp_path / "a.tar", tmp_path / "second", Progress(lambda _: None))
+
+
+def test_an_error_of_the_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    tar = packed(tmp_path, ("a", b"1"))
+    monkeypatch.setattr(archive, "_write", broken)
+    with pytest.raises(OSError, match="broken") as raised:
+        unpacked(tar)
+    assert not isinstance(raised.value, Unsupported)
 
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
