@@ -49,7 +49,7 @@ def test_every_form_becomes_the_same_file(content: str, tmp_path: Path) -> None:
         ('{"id": "a"}', "line 1 is neither a text nor an object with a label"),
         ('"a"\n["b"]', "line 2 is neither a text nor an object with a label"),
         ('{"label": "a", "text": "b"}', "line 1 has 'text'; there is: label, id"),
-        ('"a"\n{"label": "b", "label": "c"}', "line 2 is not valid JSON: the key 'label' is there twice"),
+        ('"a"\n{"id": "1", "label": "b", "label": "c"}', "line 2 is not valid JSON: the key 'label' is there twice"),
         ('[{"id": "1", "label": "a", "id": "2"}]', "is not valid JSON: the key 'id' is there twice"),
         (json.dumps("x" * 257), "line 1: the label has 257 characters; the limit is 256"),
         (json.dumps({"label": "a", "id": "x" * 257}), "line 1: the id has 257 characters; the limit is 256"),
@@ -88,6 +88,12 @@ def test_what_just_keeps_the_limits_is_a_set(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(label_sets, "MOST_LABELS", 2)
     monkeypatch.setattr(label_sets, "MOST_BYTES", source.stat().st_size)
     assert [label.text for label in label_sets.parse(source, "mine")] == longest
+
+
+def test_a_folder_and_a_missing_file_are_named_as_such(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+        with pytest.raises(SourceFileNotFound, match=f"label set kinds: cannot read .*: {message}"):
+            label_sets.check_file(path, "kinds")
 
 
 def test_the_published_limits_are_those_that_hold(tmp_path: Path) -> None:
