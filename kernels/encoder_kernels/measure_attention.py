@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -50,15 +50,28 @@ def batches() -> list[Batch]:
     ]
 
 
-def flash_attention() -> Callable[[Batch], float | None]:
-    """Return a function that times FlashAttention-3: vLLM's, or the library that ``FLASH_ATTENTION_3`` names."""
+class Flash(Protocol):
+    """Times FlashAttention-3."""
+
+    def __call__(self, batch: Batch, *, window: int = -1, causal: bool = False) -> float | None:
+        """Return the microseconds of a batch; None where there is none, or where it fails.
+
+        Args:
+            batch: The batch.
+            window: Keys to either side that are attended to; -1 for all.
+            causal: Whether tokens attend to none behind them.
+        """
+
+
+def flash_attention() -> Flash:
+    """Return what times FlashAttention-3: vLLM's, or the library that ``FLASH_ATTENTION_3`` names."""
     path = os.environ.get("FLASH_ATTENTION_3", "")
     if Path(path).is_file():
         torch.ops.load_library(path)  # type: ignore[no-untyped-call]
     elif measure.peer("vllm.vllm_flash_attn") is None:
-        return lambda batch: None
+        return lambda batch, *, window=-1, causal=False: None
 
-    def run(batch: Batch) -> float | None:
+    def run(batch: Batch, *, window: int = -1, causal: bool = False) -> float | None:
         out = torch.empty(batch.query.shape, dtype=batch.query.dtype, device="cuda")
         none = [None] * 9
         borders, longest = batch.cu_seqlens, batch.longest
@@ -80,7 +93,7 @@ def flash_attention() -> Callable[[Batch], float | None]:
                     longest,
                     longest,
                 ),
-                *(*none, HEAD_SIZE**-0.5, False, -1, -1, 0.0, True, None, 0, None, 0, None, 1, 0, None),
+                *(*none, HEAD_SIZE**-0.5, causal, window, window, 0.0, True, None, 0, None, 0, None, 1, 0, None),
             )
         )
 
