@@ -82,7 +82,7 @@ def tables_of(pooled: torch.Tensor, words: Sequence[int], logits: slice) -> Iter
         logits: Which columns are logits.
     """
     rows = pooled.float().numpy()
-    if not rows.size:
+    if not len(rows):
         empty = rows.reshape(0, 0)
         yield from [Table(empty, empty)] * len(words)
         return
