@@ -153,7 +153,7 @@ def chosen(text: PreparedText, found: Candidates, data: EntityRequest) -> NDArra
 
 def entities(text: PreparedText, found: Candidates, rows: NDArray[np.int64], data: EntityRequest) -> list[Entity]:
     """Return the entities that the candidates in ``rows`` are."""
-    if not rows.size:
+    if not len(rows):
         return []
     begin, further, label = found.spans[rows].T.tolist()
     end = [first + more for first, more in zip(begin, further, strict=True)]

@@ -19,7 +19,7 @@ def in_parts(*chunks: Chunk) -> PreparedText:
 
 
 def table(*rows: list[float]) -> Table:
-    values = np.array(rows, np.float32)
+    values = np.array(rows, np.float32).reshape(-1, COLUMNS)
     return Table(values, torch.from_numpy(values[:, LOGITS]).sigmoid().numpy())
 
 
@@ -41,9 +41,15 @@ def test_the_rows_of_a_prompt_are_those_of_the_part_in_whose_words_they_begin() 
 
 def test_a_prompt_without_rows_has_a_table_for_each_part() -> None:
     found = list(answers.tables_of(torch.zeros(0, COLUMNS), [3, 2], LOGITS))
-    assert [one.rows.size for one in found] == [0, 0]
+    assert [(one.rows.shape, one.scores.shape) for one in found] == [((0, 0), (0, 0))] * 2
     assert list(map(answers.candidate_count, found)) == [0, 0]
-    assert answers.candidates(in_parts(Chunk(0, 5)), found).spans.shape == (0, LOGIT)
+    none = answers.candidates(in_parts(Chunk(0, 5)), found)
+    assert (none.spans.shape, none.score.shape, none.best.shape) == ((0, LOGIT), (0,), (0, 0))
+
+
+def test_a_part_without_rows_may_come_before_one_with_some() -> None:
+    found = answers.candidates(in_parts(Chunk(0, 10), Chunk(10, 16)), [table(), table([1, 2, 0, 3.0])])
+    assert found.spans.tolist() == [[11, 2, 0]]
 
 
 def test_candidates_that_a_pooler_did_not_keep_are_counted() -> None:
