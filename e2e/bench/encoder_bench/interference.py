@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-servers", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--large-clients", type=int, default=2)
-    parser.add_argument("--threshold", nargs="+", type=float, default=[0.5], help="of scores, of all requests")
+    parser.add_argument(
+        "--threshold", nargs="+", type=float, default=[workload.THRESHOLD], help="of scores, of all requests"
+    )
     parser.add_argument("--large-words", type=int, default=384, help="of each of its texts: what the model takes")
     parser.add_argument("--log", type=Path, default=Path("interference-server.log"))
 
@@ -48,7 +50,8 @@ def short_bodies(threshold: float) -> list[bytes]:
 
 def main(given: argparse.Namespace) -> int:
     """Measure and print one table."""
-    print(f"`python -m encoder_bench {' '.join(sys.argv[1:])}`\n")
+    size = len(large_body(given.large_words, given.threshold[0]))
+    print(f"`python -m encoder_bench {' '.join(sys.argv[1:])}`\n\na large request has {size:,} bytes\n")
     columns = ("API servers", "threshold", "p50 alone", "p99 alone", "p50 beside", "p99 beside", "p99 over p99")
     print(f"| {' | '.join(columns)} | large requests/s |\n{'|---' * (len(columns) + 1)}|")
     for count in given.api_servers:

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from encoder_kernels.gelu.kernel import erf
+from encoder_kernels.gelu.kernel import erf, settings
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -42,20 +42,12 @@ def gated_linear_unit_kernel(
     )
 
 
-def settings(size: int) -> dict[str, int]:
-    """Return the launch settings: the widest tile that divides a row, up to 256 columns."""
-    width = 256
-    while size % width and width > 128:
-        width //= 2
-    return {"BLOCK_M": 1024 // width, "BLOCK_N": width, "num_warps": 4}
-
-
 def launch(gate_up: torch.Tensor, activation: str, out: torch.Tensor, chosen: dict[str, int] | None = None) -> None:
     """Run the kernel; arguments as in ``gated_linear_unit``, and the launch settings when they are not to be the usual ones."""
     tokens, size = out.shape
     if not (tokens and size):
         return
-    config = chosen or settings(size)
+    config = chosen or settings(size, 256)
     gated_linear_unit_kernel[(triton.cdiv(tokens, config["BLOCK_M"]), triton.cdiv(size, config["BLOCK_N"]))](
         gate_up,
         out,

@@ -43,12 +43,12 @@ def gelu_kernel(
     tl.store(out + numbers * out_token + columns[None, :], activated.to(out.dtype.element_ty), mask=mask)
 
 
-def settings(size: int) -> dict[str, int]:
-    """Return the launch settings: the widest tile that divides a row, up to 512 columns."""
-    width = 512
+def settings(size: int, most: int = 512) -> dict[str, int]:
+    """Return the launch settings: the widest tile that divides a row, up to ``most`` columns."""
+    width = most
     while size % width and width > 128:
         width //= 2
-    return {"BLOCK_M": 2048 // width, "BLOCK_N": width, "num_warps": 4}
+    return {"BLOCK_M": 4 * most // width, "BLOCK_N": width, "num_warps": 4}
 
 
 def launch(rows: torch.Tensor, out: torch.Tensor, chosen: dict[str, int] | None = None) -> None:

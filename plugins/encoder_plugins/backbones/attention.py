@@ -317,13 +317,7 @@ class RelativeBiasAttention(EncoderAttention):
     """
 
     def __init__(
-        self,
-        heads: int,
-        head_size: int,
-        scale: float = 1.0,
-        *,
-        bias: Callable[[], Tensor],
-        prefix: str,
+        self, heads: int, head_size: int, scale: float = 1.0, *, bias: Callable[[], Tensor], prefix: str
     ) -> None:
         super().__init__(heads, head_size, scale, prefix=prefix)
         self._bias = bias

@@ -1,8 +1,8 @@
 """The elementwise pieces between GEMMs, and the one place where each is chosen: vLLM's and torch's, or a kernel of ours.
 
 Under vLLM's compilation torch's own formulas fuse with their neighbours, which a kernel cannot; a kernel is here only
-where the benchmark on the GPU says so (``kernels/BENCHMARKS.md``): for the exact GELU, for the gate, and for the rotation with the
-norm of heads before it. They are operations that the compiler leaves whole, so that they are in its CUDA graphs like any
+where the benchmark on the GPU says so (``kernels/BENCHMARKS.md``): for the exact GELU, for the gate and for the rotation, which
+also norms heads, since a profile of LFM2 has several kernels in that place (``docs/benchmarks.md``). They are operations that the compiler leaves whole, so that they are in its CUDA graphs like any
 other. On a CPU nothing is compiled, and all of it is vLLM's and torch's.
 """
 

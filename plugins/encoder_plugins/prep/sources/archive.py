@@ -1,8 +1,8 @@
 """Unpacks a tar that came from somewhere else: plain files below one folder, and nothing else.
 
 The tar is read once, from its beginning, a chunk at a time. It may be packed in several streams, one behind the other, as
-parallel packers write it, of which tarfile itself would read the first one only. Links, devices, sparse files, absolute and climbing paths are
-refused by their names, and no file is begun that the volume has no room for.
+parallel packers write it, of which tarfile itself would read the first one only. Links, devices, sparse files, absolute and
+climbing paths are refused by their names, and no file is begun that the volume has no room for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MOST_FILES = 20_000
 _CHUNK = 1 << 20
 # what may fill the last record of a tar
 _MOST_BEHIND = 1 << 20
+# how a tar that is not packed is recognised, and where
 _PLACE, _TAR = 257, b"ustar"
 _PACKERS: Mapping[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.GzipFile,

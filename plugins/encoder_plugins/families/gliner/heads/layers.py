@@ -23,7 +23,7 @@ class StackedLinear(nn.Module):
         """Apply each to its `[2, words, inputs]`: `[2, words, outputs]`."""
         results = hidden.new_empty(2, hidden.shape[1], self.bias.shape[1])
         for rows, weight, bias, into in zip(hidden, self.weight, self.bias, results, strict=True):
-            # a product adds a bias of one dimension itself, to a batch of products it would be copied first
+            # one product adds its bias itself; for a batch of products torch copies the biases into the results first
             torch.addmm(bias, rows, weight.mT, out=into)
         return results
 
