@@ -305,6 +305,34 @@ class DisentangledAttention(EncoderAttention):
         )
 
 
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    metadata: VarlenMetadata,
+    output: Tensor,
+    *,
+    scale: float,
+    bias: Tensor | None = None,
+    window: int | None = None,
+    causal: bool = False,
+) -> None:
+    """Write the kernel's attention over the sequences of a batch into ``output``."""
+    relative_bias_attention(
+        query,
+        key,
+        value,
+        bias,
+        metadata.cu_seqlens,
+        metadata.max_seqlen,
+        scale=scale,
+        window=window,
+        causal=causal,
+        key_lengths=metadata.key_lengths,
+        out=output,
+    )
+
+
 class RelativeBiasAttention(EncoderAttention):
     """T5's attention: ``scale * q_i . k_j + bias[j - i]``.
 
@@ -329,17 +357,7 @@ class RelativeBiasAttention(EncoderAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        relative_bias_attention(
-            query,
-            key,
-            value,
-            self.bias,
-            metadata.cu_seqlens,
-            metadata.max_seqlen,
-            scale=self.scale,
-            key_lengths=metadata.key_lengths,
-            out=output,
-        )
+        _attend(query, key, value, metadata, output, scale=self.scale, bias=self.bias)
 
 
 class CausalAttention(EncoderAttention):
@@ -353,18 +371,7 @@ class CausalAttention(EncoderAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
-        relative_bias_attention(
-            query,
-            key,
-            value,
-            None,
-            metadata.cu_seqlens,
-            metadata.max_seqlen,
-            scale=self.scale,
-            causal=True,
-            key_lengths=metadata.key_lengths,
-            out=output,
-        )
+        _attend(query, key, value, metadata, output, scale=self.scale, causal=True)
 
 
 class WindowAttention(Attention):  # type: ignore[misc]
@@ -425,18 +432,7 @@ class WindowAttention(Attention):  # type: ignore[misc]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        relative_bias_attention(
-            query,
-            key,
-            value,
-            None,
-            metadata.cu_seqlens,
-            metadata.max_seqlen,
-            scale=self.scale,
-            window=self.window,
-            key_lengths=metadata.key_lengths,
-            out=output,
-        )
+        _attend(query, key, value, metadata, output, scale=self.scale, window=self.window)
 
 
 @functools.cache
