@@ -12,6 +12,7 @@ import torch
 from encoder_kernels import measure
 
 TOKENS, HEADS, HEAD_SIZE = 16_384, 12, 64
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 8192)
 MIXED = (64, 512, 128, 256, 96, 384, 1024, 200)
 
 
@@ -37,13 +38,13 @@ class Batch:
         return 4 * HEADS * HEAD_SIZE * sum(length * length for length in self.lengths)
 
 
-def batches() -> list[Batch]:
-    """Return a batch for every length, and one of mixed lengths."""
+def batches(*, longest: int = 1024) -> list[Batch]:
+    """Return a batch for every length from 64 to ``longest``, which is at most 8 192, and one of mixed lengths."""
     query, key, value = torch.randn(TOKENS, 3, HEADS, HEAD_SIZE, device="cuda", dtype=torch.bfloat16).unbind(1)
     mixed: list[int] = []
     while sum(mixed) < TOKENS:
         mixed.append(min(MIXED[len(mixed) % len(MIXED)], TOKENS - sum(mixed)))
-    layouts = {str(length): [length] * (TOKENS // length) for length in (64, 128, 256, 512, 1024)} | {"mixed": mixed}
+    layouts = {str(length): [length] * (TOKENS // length) for length in LENGTHS if length <= longest} | {"mixed": mixed}
     return [
         Batch(name, lengths, query, key, value, torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32))
         for name, lengths in layouts.items()

@@ -78,37 +78,58 @@ def relative_bias_attention_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for begin in range(keys_begin, loop_end, BLOCK_N):
-        others = begin + tl.arange(0, BLOCK_N)
-        theirs = tl.minimum(others, keys_end - 1)
-        distance = others[None, :] - places[:, None]
-        if HAS_BIAS:
-            terms = tl.load(bias + tl.minimum(tl.maximum(distance, -limit), limit))
-        keys = tl.load(
-            key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
-        )
-        scores = tl.dot(block, keys, input_precision=PRECISION) * factor
-        if HAS_BIAS:
-            scores += terms * 1.4426950408889634
-        seen = others[None, :] < keys_end
-        if HAS_WINDOW:
-            seen = seen & (tl.abs(distance) <= window)
-        if CAUSAL:
-            seen = seen & (distance <= 0)
-        scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, 1))
-        shift = higher
-        if HAS_WINDOW:
-            # a row may see no key of a block, or none at all
-            shift = tl.where(higher == float("-inf"), 0.0, higher)
-        weights = tl.exp2(scores - shift[:, None])
-        fade = tl.exp2(highest - shift)
-        total = total * fade + tl.sum(weights, 1)
-        values = tl.load(
-            value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0
-        )
-        result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
-        highest = higher
+    # with a bias, blocks of keys that are all at its limit or beyond, before and behind, need one number of it
+    near_begin = loop_end
+    near_end = loop_end
+    if HAS_BIAS:
+        near_begin = keys_begin + tl.maximum(first - limit + 1 - keys_begin, 0) // BLOCK_N * BLOCK_N
+        near_begin = tl.minimum(near_begin, loop_end)
+        near_end = keys_begin + tl.cdiv(first + BLOCK_M - 1 + limit - keys_begin, BLOCK_N) * BLOCK_N
+        near_end = tl.minimum(near_end, loop_end)
+    for part in tl.static_range(3 if HAS_BIAS else 1):
+        part_begin = keys_begin
+        part_end = near_begin
+        if part == 1:
+            part_begin = near_begin
+            part_end = near_end
+        elif part == 2:
+            part_begin = near_end
+            part_end = loop_end
+        if HAS_BIAS and part != 1:
+            far = tl.load(bias + (limit if part == 2 else -limit))
+        for begin in range(part_begin, part_end, BLOCK_N):
+            others = begin + tl.arange(0, BLOCK_N)
+            theirs = tl.minimum(others, keys_end - 1)
+            distance = others[None, :] - places[:, None]
+            if part == 1:
+                terms = tl.load(bias + tl.minimum(tl.maximum(distance, -limit), limit))
+            keys = tl.load(
+                key + theirs.to(tl.int64)[None, :] * key_token + offsets[:, None], mask=inside[:, None], other=0.0
+            )
+            scores = tl.dot(block, keys, input_precision=PRECISION) * factor
+            if part == 1:
+                scores += terms * 1.4426950408889634
+            elif HAS_BIAS:
+                scores += far * 1.4426950408889634
+            seen = others[None, :] < keys_end
+            if HAS_WINDOW:
+                seen = seen & (tl.abs(distance) <= window)
+            if CAUSAL:
+                seen = seen & (distance <= 0)
+            scores = tl.where(seen, scores, float("-inf"))
+            higher = tl.maximum(highest, tl.max(scores, 1))
+            shift = higher
+            if HAS_WINDOW:
+                # a row may see no key of a block, or none at all
+                shift = tl.where(higher == float("-inf"), 0.0, higher)
+            weights = tl.exp2(scores - shift[:, None])
+            fade = tl.exp2(highest - shift)
+            total = total * fade + tl.sum(weights, 1)
+            values = tl.load(
+                value + theirs.to(tl.int64)[:, None] * value_token + offsets[None, :], mask=inside[None, :], other=0.0
+            )
+            result = tl.dot(weights.to(values.dtype), values, result * fade[:, None], input_precision=PRECISION)
+            highest = higher
     if HAS_WINDOW:
         total = tl.where(total == 0.0, 1.0, total)
     result = result / total[:, None]
@@ -119,13 +140,15 @@ def relative_bias_attention_kernel(
     )
 
 
-def settings(head_size: int, dtype: torch.dtype) -> dict[str, int]:
+def settings(head_size: int, dtype: torch.dtype, biased: bool) -> dict[str, int]:
     """Return the launch settings: chosen on an H200."""
     if dtype == torch.float32:
         return {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
-    # more stages would fetch the bias ahead through shared memory, four bytes at a time: half as fast
-    if head_size <= 64:
+    if head_size <= 64 and biased:
+        # more stages would fetch the bias ahead through shared memory, four bytes at a time: half as fast
         return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
+    if head_size <= 64:
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
     return {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 1}
 
 
@@ -149,7 +172,7 @@ def launch(
     longest = min(max_seqlen, tokens)
     if not (tokens and heads and sequences and longest):
         return
-    config = chosen or settings(head_size, query.dtype)
+    config = chosen or settings(head_size, query.dtype, bias is not None)
     relative_bias_attention_kernel[(triton.cdiv(longest, config["BLOCK_M"]), heads, sequences)](
         query,
         key,

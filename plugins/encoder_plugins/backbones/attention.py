@@ -7,7 +7,6 @@ and the position tables that they read, which are computed once after loading.
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from vllm.model_executor.layers.attention import Attention
-from vllm.model_executor.layers.attention.encoder_only_attention import create_encoder_only_attention_backend
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionImpl,
@@ -25,7 +23,6 @@ from vllm.v1.attention.backend import (
     AttentionType,
     CommonAttentionMetadata,
 )
-from vllm.v1.attention.selector import get_attn_backend
 
 from encoder_kernels.disentangled_attention import disentangled_attention
 from encoder_kernels.relative_bias_attention import relative_bias_attention
@@ -305,7 +302,7 @@ class DisentangledAttention(EncoderAttention):
         )
 
 
-def _attend(
+def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -357,42 +354,23 @@ class RelativeBiasAttention(EncoderAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        _attend(query, key, value, metadata, output, scale=self.scale, bias=self.bias)
+        attend(query, key, value, metadata, output, scale=self.scale, bias=self.bias)
 
 
-class CausalAttention(EncoderAttention):
-    """Plain attention of each token to itself and to those before it.
+class MaskedAttention(EncoderAttention):
+    """Plain attention with a window, or causal.
 
     vLLM's own attention without a cache is that of encoders, which lets tokens see those behind them.
-    """
-
-    def prepare(self) -> None:
-        """Compute nothing: there are no tables."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
-        """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
-        _attend(query, key, value, metadata, output, scale=self.scale, causal=True)
-
-
-class WindowAttention(Attention):  # type: ignore[misc]
-    """Plain attention, global or with a window, by vLLM's own kernel: FlashAttention on a GPU.
-
-    That kernel takes as many keys as queries. A batch in which some tokens are queries only has our metadata, and is computed by
-    our kernel: vLLM's would count a window from the end of the keys.
 
     Args:
         heads: Heads on this rank.
         head_size: Width of a head.
         scale: What scores are multiplied by.
         window: Tokens to either side that are attended to; None for all.
+        causal: Whether tokens attend to none behind them.
         key_heads: Heads of keys and values on this rank, each for as many query heads; None for one a query head.
-        prefix: The layer's name in the model; must be unique.
-
-    Attributes:
-        query_only_tokens: Whether sequences may have tokens that are no keys.
+        prefix: The layer's name in the model.
     """
-
-    query_only_tokens = False
 
     def __init__(
         self,
@@ -400,83 +378,32 @@ class WindowAttention(Attention):  # type: ignore[misc]
         head_size: int,
         scale: float,
         *,
-        window: int | None,
+        window: int | None = None,
+        causal: bool = False,
         key_heads: int | None = None,
         prefix: str,
     ) -> None:
-        own = get_attn_backend(head_size, torch.get_default_dtype(), "auto", attn_type=AttentionType.ENCODER_ONLY)
-        super().__init__(
-            heads,
-            head_size,
-            scale,
-            num_kv_heads=key_heads,
-            prefix=prefix,
-            attn_type=AttentionType.ENCODER_ONLY,
-            attn_backend=_with_key_lengths(create_encoder_only_attention_backend(own)),
-            # vLLM counts the token itself
-            per_layer_sliding_window=None if window is None else window + 1,
-        )
-        self.scale = scale
+        super().__init__(heads, head_size, scale, key_heads=key_heads, prefix=prefix)
         self.window = window
+        self.causal = causal
 
-    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Compile the kernel that requests may need."""
-        super().process_weights_after_loading(act_dtype)
-        if not (self.query_only_tokens and self._k_scale.is_cuda):
-            return
-        with torch.no_grad():
-            for rows, metadata in warm_up_batches(
-                self.num_heads, self.head_size, act_dtype, self._k_scale.device, True
-            ):
-                self.attend(rows, rows, rows, metadata, torch.empty_like(rows))
+    def prepare(self) -> None:
+        """Compute nothing: there are no tables."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
-        """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        _attend(query, key, value, metadata, output, scale=self.scale, window=self.window)
-
-
-@functools.cache
-def _with_key_lengths(backend: type[AttentionBackend]) -> type[AttentionBackend]:
-    """Return a backend of vLLM's whose implementation leaves batches with our metadata to the layer."""
-    implementation: Any = backend.get_impl_cls()
-
-    class KeyLengthsImpl(implementation):  # type: ignore[misc]
-        def forward(
-            self,
-            layer: WindowAttention,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            kv_cache: Tensor,
-            attn_metadata: Any,
-            output: Tensor,
-            output_scale: Tensor | None = None,
-            output_block_scale: Tensor | None = None,
-        ) -> Tensor:
-            if isinstance(attn_metadata, VarlenMetadata):
-                return run(layer, query, key, value, attn_metadata, output)
-            rows: Tensor = super().forward(
-                layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale
-            )
-            return rows
-
-    class KeyLengthsBackend(backend):  # type: ignore[misc]
-        @staticmethod
-        def get_impl_cls() -> type[KeyLengthsImpl]:
-            return KeyLengthsImpl
-
-    return KeyLengthsBackend
+        """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
+        attend(query, key, value, metadata, output, scale=self.scale, window=self.window, causal=self.causal)
 
 
 def run(
-    layer: EncoderAttention | WindowAttention,
+    layer: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     metadata: VarlenMetadata,
     output: Tensor,
 ) -> Tensor:
-    """Write the layer's attention over `[tokens, heads, head_size]` into ``output``, zeros into padding; return ``output``."""
+    """Write attention over `[tokens, heads, head_size]` by the layer's ``attend`` into ``output``, zeros into padding; return ``output``."""
     tokens = metadata.tokens
     if tokens:
         layer.attend(query[:tokens], key[:tokens], value[:tokens], metadata, output[:tokens])

@@ -11,9 +11,10 @@ from vllm.model_executor.models.interfaces_base import attn_type, default_poolin
 from vllm.model_executor.models.utils import maybe_prefix
 
 from encoder_plugins.backbones import weight_loading
-from encoder_plugins.backbones.attention import EncoderAttention, WindowAttention
+from encoder_plugins.backbones.attention import EncoderAttention
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.backbones.mark_channel import MarkedTextsState, TextSeparator, texts_of_tokens
+from encoder_plugins.backbones.plain_attention import NativeAttention
 from encoder_plugins.backbones.sendable import keep_sendable
 from encoder_plugins.backbones.token_marks import Ints, Texts
 from encoder_plugins.backbones.whole_graphs import WholeGraphs
@@ -44,7 +45,7 @@ class EncoderModel(nn.Module):
         self._separate = TextSeparator(encoder, vllm_config)
         self.graphs = WholeGraphs(encoder, self._separate.metadata, vllm_config)
         for layer in encoder.modules():
-            if isinstance(layer, EncoderAttention | WindowAttention):
+            if isinstance(layer, EncoderAttention | NativeAttention):
                 layer.query_only_tokens = self.query_only_tokens
 
     @staticmethod

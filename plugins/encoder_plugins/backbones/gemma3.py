@@ -15,9 +15,9 @@ from vllm.config import VllmConfig
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from encoder_plugins.backbones.attention import WindowAttention
 from encoder_plugins.backbones.elementwise import gated, rms_norm, rotation
 from encoder_plugins.backbones.gemma3_settings import Settings, check_bidirectional, check_dtype
+from encoder_plugins.backbones.plain_attention import plain_attention
 from encoder_plugins.backbones.rotary_settings import LOCAL
 
 
@@ -49,11 +49,12 @@ class Gemma3Attention(nn.Module):
             epsilon=settings.epsilon,
             unit_offset=True,
         )
-        self.attention = WindowAttention(
+        self.attention = plain_attention(
             heads,
             size,
             settings.scale,
             window=settings.window if kind == LOCAL else None,
+            longest=settings.positions,
             key_heads=key_heads,
             prefix=f"{prefix}.attention",
         )

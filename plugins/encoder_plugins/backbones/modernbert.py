@@ -17,9 +17,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.models.interfaces import SupportsLoRA
 from vllm.model_executor.models.utils import WeightsMapper
 
-from encoder_plugins.backbones.attention import WindowAttention
 from encoder_plugins.backbones.elementwise import LayerNorm, add, gated, rotation
 from encoder_plugins.backbones.modernbert_settings import Settings
+from encoder_plugins.backbones.plain_attention import plain_attention
 from encoder_plugins.backbones.rotary_settings import LOCAL
 
 
@@ -54,11 +54,12 @@ class ModernBertAttention(nn.Module):
             prefix=f"{prefix}.Wqkv",
         )
         self.rotation = rotation(heads, settings.head_size, theta=settings.thetas[kind], positions=settings.positions)
-        self.attention = WindowAttention(
+        self.attention = plain_attention(
             heads,
             settings.head_size,
             settings.head_size**-0.5,
             window=settings.window if kind == LOCAL else None,
+            longest=settings.positions,
             prefix=f"{prefix}.attention",
         )
         self.Wo = RowParallelLinear(

@@ -20,9 +20,10 @@ from vllm.model_executor.layers.linear import ColumnParallelLinear, QKVParallelL
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones import post_norm_settings
-from encoder_plugins.backbones.attention import RelativeBiasAttention, WindowAttention
+from encoder_plugins.backbones.attention import RelativeBiasAttention
 from encoder_plugins.backbones.bias_table import BiasTable
 from encoder_plugins.backbones.elementwise import LayerNorm, activation
+from encoder_plugins.backbones.plain_attention import plain_attention
 from encoder_plugins.backbones.post_norm_settings import Settings
 
 
@@ -58,7 +59,9 @@ class PostNormLayer(nn.Module):
             hidden, settings.head_size, settings.heads, quant_config=quant_config, prefix=f"{prefix}.qkv_proj"
         )
         self.attention = (
-            WindowAttention(heads, settings.head_size, scale, window=None, prefix=f"{prefix}.attention")
+            plain_attention(
+                heads, settings.head_size, scale, window=None, longest=settings.max_tokens, prefix=f"{prefix}.attention"
+            )
             if table is None
             # a function, so that the table does not become a submodule of every layer
             else RelativeBiasAttention(

@@ -66,6 +66,12 @@ def test_every_batch(form, close, lengths: str) -> None:  # type: ignore[no-unty
     run(form, close, LENGTHS[lengths])
 
 
+@pytest.mark.parametrize("limit", [0, 1, 2, 130])
+def test_blocks_of_keys_that_are_all_beyond_the_limit(form, close, limit: int) -> None:  # type: ignore[no-untyped-def]
+    """Next to a block of queries, the nearest pair of a block of keys is 1 apart, whatever their sizes: at the limit of 1, below 2."""
+    run(form, close, [19, 130] if form.small else [19, 300], heads=1, limit=limit)
+
+
 @pytest.mark.parametrize("limit", [None, 20], ids=["no bias", "bias"])
 @pytest.mark.parametrize("window", [None, 0, 7, 64])
 def test_every_window(form, close, window: int | None, limit: int | None) -> None:  # type: ignore[no-untyped-def]

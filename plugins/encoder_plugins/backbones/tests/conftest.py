@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,16 @@ class ModelConfig:
         return None
 
 
+@pytest.fixture(params=[False, True], ids=["vLLM's attention", "our attention"])
+def our_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether layers have our kernel where it is the faster one on a GPU."""
+    from encoder_plugins.backbones import plain_attention
+
+    ours: bool = request.param
+    monkeypatch.setattr(plain_attention, "current_platform", SimpleNamespace(is_cuda=lambda: ours))
+    return ours
+
+
 Build = Callable[..., Encoder]
 
 
@@ -125,12 +136,26 @@ def build(world: None) -> Build:
 
 def make(encoder_class: type[torch.nn.Module], config: Any, dtype: torch.dtype = torch.float32) -> Encoder:
     """Build an encoder for a configuration of transformers'."""
-    from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+    from vllm.config import set_current_vllm_config
+
+    vllm_config = configuration(config, dtype)
+    with set_current_vllm_config(vllm_config), default_dtype(dtype):
+        return Encoder(encoder_class(vllm_config=vllm_config, prefix="encoder"), vllm_config)
+
+
+def configuration(config: Any, dtype: torch.dtype) -> Any:
+    """Return vLLM's configuration of an engine that compiles nothing."""
+    from vllm.config import CompilationConfig, VllmConfig
 
     vllm_config = VllmConfig(compilation_config=CompilationConfig(mode=0))
     vllm_config.model_config = ModelConfig(config, dtype)
-    with set_current_vllm_config(vllm_config), default_dtype(dtype):
-        return Encoder(encoder_class(vllm_config=vllm_config, prefix="encoder"), vllm_config)
+    return vllm_config
+
+
+@pytest.fixture
+def vllm_config(world: None) -> Any:
+    """Such a configuration, of no model."""
+    return configuration(None, torch.float32)
 
 
 @contextlib.contextmanager

@@ -21,10 +21,12 @@ with warnings.catch_warnings():
         EncoderAttention,
         EncoderBackend,
         EncoderImpl,
+        MaskedAttention,
         RelativeBiasAttention,
         VarlenMetadata,
         VarlenMetadataBuilder,
     )
+    from encoder_plugins.backbones.plain_attention import NativeAttention, plain_attention
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -124,3 +126,18 @@ def test_rows_of_padding_are_never_nan(layer: EncoderAttention) -> None:
 def test_what_the_kernels_do_not_do_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):
         implementation(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("head_size", "window", "longest", "faster"),
+    [(64, None, 1024, True), (64, None, 1025, False), (64, 8, 9000, True), (128, None, 64, False), (128, 8, 64, False)],
+)
+def test_our_kernel_is_used_on_a_gpu_where_it_is_the_faster_one(
+    head_size: int, window: int | None, longest: int, faster: bool, our_attention: bool, vllm_config: Any
+) -> None:
+    from vllm.config import set_current_vllm_config
+
+    with set_current_vllm_config(vllm_config):
+        made = plain_attention(2, head_size, 0.5, window=window, longest=longest, key_heads=1, prefix="x")
+    assert isinstance(made, MaskedAttention if faster and our_attention else NativeAttention)
+    assert (made.window, made.scale, made.num_kv_heads) == (window, 0.5, 1)

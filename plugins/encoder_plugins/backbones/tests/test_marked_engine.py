@@ -40,7 +40,7 @@ def test_a_request_gets_the_rows_of_its_marks(runner: str, tmp_path: Path, recor
     environment = os.environ | ENVIRONMENT | RUNNERS[runner]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"model"')]
-    assert [line.pop("model") for line in lines] == ["deberta_v2", "modernbert"], done.stderr[-4000:]
+    assert [line.pop("model") for line in lines] == ["deberta_v2", "modernbert", "both attentions"], done.stderr[-4000:]
     for line in lines:
         record_property("worst", line)
         assert line.pop("runner") == runner

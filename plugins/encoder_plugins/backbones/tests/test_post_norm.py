@@ -55,7 +55,14 @@ SWITCHES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "switches"), SWITCHES, ids=str)
 def test_a_packed_batch_gives_the_rows_of_transformers(
-    name: str, switches: dict[str, Any], build: Any, draw: Any, batches: Any, compare: Any, record_property: Any
+    name: str,
+    switches: dict[str, Any],
+    our_attention: bool,
+    build: Any,
+    draw: Any,
+    batches: Any,
+    compare: Any,
+    record_property: Any,
 ) -> None:
     reference_class, config_class, encoder_class, sizes = MODELS[name]
     reference = draw(reference_class(config_class(**sizes, **switches)))

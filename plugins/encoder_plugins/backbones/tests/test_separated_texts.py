@@ -35,7 +35,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SIZES = {"vocab_size": 211, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 96, "max_position_embeddings": 600}
+SIZES |= {"intermediate_size": 96, "max_position_embeddings": 1200}
 RELATIVE = {"relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 16, "share_att_key": True}
 TOKENS = {name: 1 for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")}
 
@@ -77,7 +77,7 @@ def expected_rows(reference: Any, ids: torch.Tensor, keys: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
 def test_a_text_gets_the_rows_that_it_gets_alone(
-    name: str, query_only: bool, build: Any, draw: Any, batches: Any, record_property: Any
+    name: str, query_only: bool, our_attention: bool, build: Any, draw: Any, batches: Any, record_property: Any
 ) -> None:
     reference, encoder_class, settings = MODELS[name]()
     draw(reference)
