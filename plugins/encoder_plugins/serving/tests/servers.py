@@ -102,6 +102,14 @@ def minilm(output: Path) -> Path:
 @contextlib.contextmanager
 def running(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Server]:
     """Run the engine image's command until the end of the block."""
+    with starting(folder, *arguments, name=name) as server:
+        asyncio.run(healthy(f"{server.url}/health", server.process))
+        yield server
+
+
+@contextlib.contextmanager
+def starting(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Server]:
+    """As ``running``, but don't wait until it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -109,7 +117,6 @@ def running(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Ser
     command += ["--name", name, "--port", str(port), "--accelerator", "cpu", *arguments]
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        asyncio.run(healthy(f"http://127.0.0.1:{port}/health", process))
         yield Server(folder, f"http://127.0.0.1:{port}", process)
     finally:
         with contextlib.suppress(ProcessLookupError):

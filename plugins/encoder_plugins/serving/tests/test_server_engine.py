@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from encoder_plugins.serving.tests.servers import JSON, Server, minilm, running
+from encoder_plugins.serving.tests.servers import JSON, Server, minilm, running, starting
 from encoder_plugins.serving.tests.trace_collector import Collector, attributes, collecting
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -70,9 +70,14 @@ def page_faults(server: Server) -> int:
 
 def engine_of(server: Server) -> int:
     """The engine's process."""
-    found = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "EngineCore"], capture_output=True)
-    (engine,) = map(int, found.stdout.split())
+    (engine,) = engines_of(server)
     return engine
+
+
+def engines_of(server: Server) -> list[int]:
+    """The engine's process; none where it has not begun."""
+    found = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "EngineCore"], capture_output=True)
+    return list(map(int, found.stdout.split()))
 
 
 def nothing_in_flight(server: Server) -> bool:
@@ -237,6 +242,16 @@ def test_too_many_are_sent_away_and_a_server_whose_engine_dies_ends_with_a_failu
         os.kill(engine_of(small), signal.SIGKILL)
         assert flying.result().status_code == 503
         assert small.process.wait(60) not in (0, None)
+
+
+def test_a_server_whose_engine_still_loads_the_model_ends_on_a_signal(prepared: Path) -> None:
+    """A pod that is deleted while it starts gives its GPU back before the end of its grace period."""
+    with starting(prepared) as server:
+        while not (engines := engines_of(server)):
+            time.sleep(0.02)
+        server.process.terminate()
+        assert server.process.wait(30) == 128 + signal.SIGTERM
+    assert not any(Path(f"/proc/{engine}").exists() for engine in engines)
 
 
 def test_a_stop_loses_no_request(server: Server) -> None:
