@@ -57,7 +57,11 @@ def _edges(position, row_stride, last, offsets, inside):
     return before, behind
 
 
-@triton.jit(do_not_specialize=["limit", "longest", "factor"])
+# the numbers of sequences lie in one buffer behind others, wherever those end
+@triton.jit(
+    do_not_specialize=["limit", "longest", "factor"],
+    do_not_specialize_on_alignment=["cu_seqlens", "key_lengths", "tables"],
+)
 def disentangled_attention_kernel(
     query,
     key,

@@ -10,7 +10,10 @@ import triton.language as tl
 LOG2E = 1.4426950408889634
 
 
-@triton.jit(do_not_specialize=["limit", "longest", "window"])
+# the numbers of sequences lie in one buffer behind others, wherever those end
+@triton.jit(
+    do_not_specialize=["limit", "longest", "window"], do_not_specialize_on_alignment=["cu_seqlens", "key_lengths"]
+)
 def relative_bias_attention_kernel(
     query,
     key,
