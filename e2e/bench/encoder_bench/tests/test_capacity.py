@@ -112,6 +112,8 @@ def test_every_plugin_that_takes_no_images_has_a_request() -> None:
         assert (make is None) is plugin.takes_images
         if make is not None:
             assert make(["a text"], 5)["texts"] == ["a text"]
+        if make in capacity.LABELLED:
+            assert make(["a text"], 5)["threshold"] == capacity.THRESHOLD
 
 
 @pytest.mark.parametrize(("most", "expected"), [(512, [32, 512]), (511, [32]), (2_000, [32, 512, 1024]), (8, [32])])
