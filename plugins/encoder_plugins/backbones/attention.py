@@ -358,7 +358,7 @@ class RelativeBiasAttention(EncoderAttention):
 
 
 class MaskedAttention(EncoderAttention):
-    """Plain attention with a window, or causal.
+    """Plain attention by our kernel: with a window, causal, or neither.
 
     vLLM's own attention without a cache is that of encoders, which lets tokens see those behind them.
 

@@ -4,15 +4,17 @@ A label comes as the token ids that the tokenizer made of it, with every request
 engine at any time: what a cache lacks is encoded, and nothing that it has can be out of date or another label's, because the token
 ids are the key.
 
-A vector must not depend on the labels that are encoded with it. So each pass of the encoder has labels of one length only, as many as
-fill it; where there are fewer, the first is there more than once. The shape of everything that is computed then follows from the label
-alone, and so do the bits of its vector.
+A vector must not depend on the labels that are encoded with it. On a GPU a pass of the encoder always has the same number of rows, and its
+attention computes each label by itself, so that labels of any lengths share a pass. On a CPU attention computes labels of similar lengths
+together. There each pass has labels of one length only, as many as fill it; where there are fewer, the first is there more than once. Either
+way the shape of everything that is computed for a label follows from the label alone, and so do the bits of its vector.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,61 @@ from encoder_plugins.backbones.attention import VarlenMetadata
 from encoder_plugins.families.gliner.heads.transfers import to_device
 from encoder_plugins.families.gliner.payload import LABEL_CACHE_BYTES, VECTOR_LIMIT, run_vector
 
-# tokens of one pass of the encoder: a GPU is busy with the larger one, and a CPU soon done with the smaller one
-SLICE_TOKENS = {"cpu": 128, "cuda": 2048}
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What a pass of the encoder has.
+
+    Attributes:
+        tokens: Rows, at most; a longer label has a pass of its own.
+        mixed: Whether labels of different lengths share a pass.
+    """
+
+    tokens: int
+    mixed: bool
+
+
+# a GPU is busy with the larger one, and a CPU soon done with the smaller one
+PASSES = {"cpu": Passes(128, mixed=False), "cuda": Passes(2048, mixed=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The labels of one pass, by their places among all.
+
+    Attributes:
+        chosen: The labels.
+        fillers: How many times the first is there beside that.
+        rows: Rows of the pass; those behind the labels are padding.
+        vectors: Vectors that are computed; those behind the labels' are of no use.
+    """
+
+    chosen: NDArray[np.int64]
+    fillers: int
+    rows: int
+    vectors: int
+
+
+def slices(lengths: NDArray[np.int64], passes: Passes) -> Iterator[Slice]:
+    """Yield the passes for labels of these many tokens; each is in one of them, and the shorter ones come first."""
+    order = np.argsort(lengths, kind="stable")
+    if passes.mixed:
+        begin = 0
+        ends = np.cumsum(lengths[order])
+        while begin < len(order):
+            before = ends[begin] - lengths[order[begin]]
+            end = max(begin + 1, int(np.searchsorted(ends, before + passes.tokens, side="right")))
+            rows = max(passes.tokens, int(ends[end - 1] - before))
+            yield Slice(order[begin:end], 0, rows, rows)
+            begin = end
+        return
+    for length in np.unique(lengths).tolist():
+        same = order[lengths[order] == length]
+        count = max(1, passes.tokens // length)
+        for begin in range(0, len(same), count):
+            chosen = same[begin : begin + count]
+            yield Slice(chosen, count - len(chosen), count * length, count)
+
 
 Run = bytes
 """The token ids of a label: int32, little-endian. Or its vector: ``payload.vector_run``."""
@@ -174,32 +229,30 @@ class LabelVectors(nn.Module):
         """Return the vectors of runs, `[runs, size]`, without the cache."""
         tokens = [np.frombuffer(run, "<i4") for run in runs]
         lengths = np.array([len(run) for run in tokens])
-        order = np.argsort(lengths, kind="stable")
-        vectors: list[Tensor] = []
-        for length in np.unique(lengths).tolist():
-            same = order[lengths[order] == length]
-            count = max(1, SLICE_TOKENS[like.device.type] // length)
-            for begin in range(0, len(same), count):
-                chosen = same[begin : begin + count]
-                slice_ = np.repeat(tokens[chosen[0]][None].astype(np.int64), count, 0)
-                slice_[: len(chosen)] = [tokens[number] for number in chosen]
-                vectors.append(self._encode_slice(slice_, like)[: len(chosen)])
+        every = list(slices(lengths, PASSES[like.device.type]))
+        vectors = torch.cat([self._encode_slice(slice_, tokens, like) for slice_ in every])
         # order[i] is the run of row i
-        return torch.cat(vectors)[_indices(np.argsort(order).tolist(), like)]
+        order = np.concatenate([slice_.chosen for slice_ in every])
+        return vectors[_indices(np.argsort(order).tolist(), like)]
 
-    def _encode_slice(self, tokens: NDArray[np.int64], like: Tensor) -> Tensor:
-        """Return the vectors of labels of one length, `[labels, size]` for ids `[labels, length]`."""
-        count, length = tokens.shape
-        total = count * length
-        (ids,) = to_device(like.device, tokens.reshape(-1))
-        positions = torch.arange(length, device=like.device).repeat(count)
-        offsets = torch.arange(0, total + 1, length, dtype=torch.int32, device=like.device)
-        metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(offsets, length, total))
+    def _encode_slice(self, slice_: Slice, tokens: Sequence[NDArray[np.int32]], like: Tensor) -> Tensor:
+        """Return the vectors of a slice's labels, `[labels, size]`, of all labels' tokens."""
+        parts = [tokens[number] for number in slice_.chosen]
+        parts += parts[:1] * slice_.fillers
+        lengths = np.array([len(part) for part in parts])
+        ends = np.cumsum(lengths)
+        total = int(ends[-1])
+        ids, places = np.zeros((2, slice_.rows), np.int64)
+        ids[:total] = np.concatenate(parts)
+        places[:total] = np.arange(total) - np.repeat(ends - lengths, lengths)
+        offsets = np.concatenate([[0], ends]).astype(np.int32)
+        on = to_device(like.device, ids, places, offsets, lengths)
+        metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(on[2], int(lengths.max()), total))
         # the model runner's own pass is over when a pooler runs
-        with set_forward_context(metadata, self._vllm_config, num_tokens=total, slot_mapping={}):
-            hidden = self.encoder(ids, positions)
-        mean: Tensor = hidden.view(count, length, -1).float().mean(1).to(like.dtype)
-        if self.projection is None:
-            return mean
-        projected: Tensor = self.projection(mean)
-        return projected
+        with set_forward_context(metadata, self._vllm_config, num_tokens=slice_.rows, slot_mapping={}):
+            hidden = self.encoder(on[0], on[1])
+        mean = torch.segment_reduce(hidden[:total].float(), "mean", lengths=on[3], axis=0, unsafe=True).to(like.dtype)
+        if self.projection is not None:
+            # of as many rows whatever the labels are
+            mean = self.projection(nn.functional.pad(mean, (0, 0, 0, slice_.vectors - len(parts))))
+        return mean[: len(slice_.chosen)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import warnings
@@ -19,7 +20,8 @@ with warnings.catch_warnings():
 
     from encoder_plugins.backbones import deberta_v1, deberta_v1_settings
     from encoder_plugins.backbones.tests.conftest import join_group, make, randomize
-    from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors, VectorCache
+    from encoder_plugins.families.gliner.heads import label_vectors
+    from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors, Passes, VectorCache, slices
     from encoder_plugins.families.gliner.payload import vector_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -118,9 +120,14 @@ def drawn(count: int, seed: int) -> list[bytes]:
     return [*runs, run(*generator.integers(1, VOCABULARY, MOST))]
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["one length a pass", "any lengths, as on a GPU"])
 @torch.inference_mode()
-def test_a_vector_is_the_mean_of_the_rows_of_transformers(labels: tuple[LabelVectors, Any]) -> None:
+def test_a_vector_is_the_mean_of_the_rows_of_transformers(
+    labels: tuple[LabelVectors, Any], mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors, reference = labels
+    # the longest has a pass of its own in either
+    monkeypatch.setitem(label_vectors.PASSES, "cpu", Passes(MOST - 1, mixed=mixed))
     runs = drawn(20, seed=0)
     for one, got in zip(runs, vectors.encode(runs, LIKE), strict=True):
         ids = torch.from_numpy(np.frombuffer(one, "<i4").astype(np.int64))[None]
@@ -143,6 +150,29 @@ def test_a_vector_has_the_same_bits_whatever_is_encoded_with_it(labels: tuple[La
     assert torch.equal(vectors(runs[:30], LIKE), together[:30])
     assert torch.equal(vectors(runs, LIKE), together)
     assert torch.equal(vectors(runs[::-1], LIKE), together.flip(0))
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 40, 64])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_labels_share_passes_of_the_same_shapes(mixed: bool, tokens: int) -> None:
+    lengths = np.random.default_rng(5).integers(1, 41, 100)
+    found = list(slices(lengths, Passes(tokens, mixed=mixed)))
+    assert sorted(np.concatenate([one.chosen for one in found]).tolist()) == list(range(100))
+    for one in found:
+        own = lengths[one.chosen]
+        filled = own.sum() + one.fillers * own[0]
+        if mixed:
+            # only a label that is longer makes other shapes
+            assert one.rows == one.vectors == max(tokens, own.max())
+            assert filled <= one.rows
+        else:
+            assert len(set(own.tolist())) == 1
+            assert one.vectors == max(1, tokens // own[0])
+            assert one.rows == filled == one.vectors * own[0]
+    if mixed:
+        # none had room for the next label
+        for one, after in itertools.pairwise(found):
+            assert lengths[one.chosen].sum() + lengths[after.chosen[0]] > one.rows
 
 
 def test_only_runs_that_the_encoder_takes_are_accepted(labels: tuple[LabelVectors, Any]) -> None:
