@@ -57,7 +57,7 @@ def _edges(position, row_stride, last, offsets, inside):
     return before, behind
 
 
-# the numbers of sequences lie in one buffer behind others, wherever those end
+# these are slices of one buffer, at another alignment in every batch, for which nothing must be compiled again
 @triton.jit(
     do_not_specialize=["limit", "longest", "factor"],
     do_not_specialize_on_alignment=["cu_seqlens", "key_lengths", "tables"],

@@ -10,7 +10,7 @@ import triton.language as tl
 LOG2E = 1.4426950408889634
 
 
-# the numbers of sequences lie in one buffer behind others, wherever those end
+# these are slices of one buffer, at another alignment in every batch, for which nothing must be compiled again
 @triton.jit(
     do_not_specialize=["limit", "longest", "window"], do_not_specialize_on_alignment=["cu_seqlens", "key_lengths"]
 )

@@ -8,7 +8,7 @@ and the position tables that they read, which are computed once after loading.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,13 +185,7 @@ class EncoderAttention(Attention):  # type: ignore[misc]
         with torch.no_grad():
             self.prepare()
             if self._k_scale.is_cuda:
-                self.warm_up(act_dtype, self._k_scale.device)
-
-    def warm_up(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Run the kernel once for every form that it is compiled in, so that no client waits for its compiler."""
-        for rows, metadata in warm_up_batches(self.num_heads, self.head_size, dtype, device, self.query_only_tokens):
-            keys = rows[:, : self.num_kv_heads]
-            self.attend(rows, keys, keys, metadata, torch.empty_like(rows))
+                warm_up(self, act_dtype, self._k_scale.device)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -202,16 +196,21 @@ class EncoderAttention(Attention):  # type: ignore[misc]
         """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
 
 
-def warm_up_batches(
-    heads: int, head_size: int, dtype: torch.dtype, device: torch.device, query_only_tokens: bool
-) -> Iterator[tuple[Tensor, VarlenMetadata]]:
-    """Yield rows `[tokens, heads, head_size]` and metadata, once for every form of a kernel."""
+def warm_up(layer: Any, dtype: torch.dtype, device: torch.device) -> None:
+    """Run a layer's kernel once for every form that it is compiled in, so that no client waits for its compiler.
+
+    Args:
+        layer: An attention layer whose ``attend`` calls a kernel of ours.
+        dtype: Of its rows.
+        device: The GPU.
+    """
     for tokens in WARM_UP_TOKENS:
-        rows = torch.zeros(tokens, heads, head_size, dtype=dtype, device=device)
+        rows = torch.zeros(tokens, layer.num_heads, layer.head_size, dtype=dtype, device=device)
+        keys = rows[:, : layer.num_kv_heads]
         offsets = torch.tensor([0, tokens], dtype=torch.int32, device=device)
-        yield rows, VarlenMetadata(offsets, tokens, tokens)
-        if query_only_tokens:
-            yield rows, VarlenMetadata(offsets, tokens, tokens, offsets[1:])
+        for key_lengths in (None, offsets[1:]) if layer.query_only_tokens else (None,):
+            metadata = VarlenMetadata(offsets, tokens, tokens, key_lengths)
+            layer.attend(rows, keys, keys, metadata, torch.empty_like(rows))
 
 
 # position keys and position queries, `[rows, heads * head_size]` each; None for a term that the model lacks
@@ -271,7 +270,7 @@ class DisentangledAttention(EncoderAttention):
         table = self.position_key if self.position_key is not None else self.position_query
         if table is not None and table.is_cuda:
             with torch.no_grad():
-                self.warm_up(table.dtype, table.device)
+                warm_up(self, table.dtype, table.device)
 
     def set_adapter(self, slot: int) -> None:
         """Compute the tables of the adapter that is in ``slot`` now."""
@@ -302,7 +301,7 @@ class DisentangledAttention(EncoderAttention):
         )
 
 
-def attend(
+def packed_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -354,10 +353,10 @@ class RelativeBiasAttention(EncoderAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        attend(query, key, value, metadata, output, scale=self.scale, bias=self.bias)
+        packed_attention(query, key, value, metadata, output, scale=self.scale, bias=self.bias)
 
 
-class MaskedAttention(EncoderAttention):
+class PlainAttention(EncoderAttention):
     """Plain attention by our kernel: with a window, causal, or neither.
 
     vLLM's own attention without a cache is that of encoders, which lets tokens see those behind them.
@@ -392,7 +391,7 @@ class MaskedAttention(EncoderAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention into ``output`` `[tokens, heads, head_size]`; keys and values are `[tokens, key_heads, head_size]`."""
-        attend(query, key, value, metadata, output, scale=self.scale, window=self.window, causal=self.causal)
+        packed_attention(query, key, value, metadata, output, scale=self.scale, window=self.window, causal=self.causal)
 
 
 def run(

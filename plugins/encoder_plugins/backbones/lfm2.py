@@ -23,7 +23,7 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from encoder_plugins.backbones.attention import MaskedAttention, VarlenMetadata
+from encoder_plugins.backbones.attention import PlainAttention, VarlenMetadata
 from encoder_plugins.backbones.elementwise import rms_norm, rotation
 from encoder_plugins.backbones.lfm2_settings import ATTENTION, Settings
 
@@ -55,7 +55,7 @@ class Lfm2Attention(nn.Module):
             positions=settings.positions,
             epsilon=settings.epsilon,
         )
-        self.attention = MaskedAttention(
+        self.attention = PlainAttention(
             heads, size, size**-0.5, causal=True, key_heads=key_heads, prefix=f"{prefix}.attention"
         )
         self.out_proj = RowParallelLinear(
@@ -209,7 +209,7 @@ class Lfm2Encoder(nn.Module):
         super().__init__()
         self.stack = Lfm2Stack(vllm_config=vllm_config, prefix=f"{prefix}.stack")
         self._attention = next(
-            module.layer_name for module in self.stack.modules() if isinstance(module, MaskedAttention)
+            module.layer_name for module in self.stack.modules() if isinstance(module, PlainAttention)
         )
 
     def embed_input_ids(self, input_ids: Tensor | None) -> Tensor:

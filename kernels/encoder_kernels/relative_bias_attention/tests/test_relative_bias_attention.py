@@ -68,7 +68,7 @@ def test_every_batch(form, close, lengths: str) -> None:  # type: ignore[no-unty
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 130])
 def test_blocks_of_keys_that_are_all_beyond_the_limit(form, close, limit: int) -> None:  # type: ignore[no-untyped-def]
-    """Next to a block of queries, the nearest pair of a block of keys is 1 apart, whatever their sizes: at the limit of 1, below 2."""
+    """The nearest pair of two neighbouring blocks is 1 apart, whatever their sizes: all of their pairs are at a limit of 1, and not at 2."""
     run(form, close, [19, 130] if form.small else [19, 300], heads=1, limit=limit)
 
 

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
         EncoderAttention,
         EncoderBackend,
         EncoderImpl,
-        MaskedAttention,
+        PlainAttention,
         RelativeBiasAttention,
         VarlenMetadata,
         VarlenMetadataBuilder,
@@ -139,5 +139,5 @@ def test_our_kernel_is_used_on_a_gpu_where_it_is_the_faster_one(
 
     with set_current_vllm_config(vllm_config):
         made = plain_attention(2, head_size, 0.5, window=window, longest=longest, key_heads=1, prefix="x")
-    assert isinstance(made, MaskedAttention if faster and our_attention else NativeAttention)
+    assert isinstance(made, PlainAttention if faster and our_attention else NativeAttention)
     assert (made.window, made.scale, made.num_kv_heads) == (window, 0.5, 1)

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from transformers import ModernBertConfig, ModernBertModel
 
     from encoder_plugins.backbones import modernbert, modernbert_settings
-    from encoder_plugins.backbones.attention import MaskedAttention
+    from encoder_plugins.backbones.attention import PlainAttention
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -57,7 +57,7 @@ def test_a_packed_batch_gives_the_rows_of_transformers(
     record_property: Any,
 ) -> None:
     encoder, reference = pair({}, build, draw)
-    assert [isinstance(layer.attn.attention, MaskedAttention) for layer in encoder.module.layers] == [
+    assert [isinstance(layer.attn.attention, PlainAttention) for layer in encoder.module.layers] == [
         our_attention and kind == "sliding_attention" for kind in reference.config.layer_types
     ]
     difference = compare(encoder, reference, batches(count, LONGEST, VOCABULARY))

@@ -75,7 +75,7 @@ def engine_of(server: Server) -> int:
 
 
 def engines_of(server: Server) -> list[int]:
-    """The engine's process; none where it has not begun."""
+    """The engine's process; none before it is started."""
     found = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "EngineCore"], capture_output=True)
     return list(map(int, found.stdout.split()))
 
@@ -248,6 +248,7 @@ def test_a_server_whose_engine_still_loads_the_model_ends_on_a_signal(prepared: 
     """A pod that is deleted while it starts gives its GPU back before the end of its grace period."""
     with starting(prepared) as server:
         while not (engines := engines_of(server)):
+            assert server.process.poll() is None
             time.sleep(0.02)
         server.process.terminate()
         assert server.process.wait(30) == 128 + signal.SIGTERM

@@ -242,17 +242,17 @@ class LabelVectors(nn.Module):
         lengths = np.array([len(part) for part in parts])
         ends = np.cumsum(lengths)
         total = int(ends[-1])
-        ids, places = np.zeros((2, slice_.rows), np.int64)
-        ids[:total] = np.concatenate(parts)
-        places[:total] = np.arange(total) - np.repeat(ends - lengths, lengths)
-        offsets = np.concatenate([[0], ends]).astype(np.int32)
-        on = to_device(like.device, ids, places, offsets, lengths)
-        metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(on[2], int(lengths.max()), total))
+        rows = np.zeros((2, slice_.rows), np.int64)
+        rows[0, :total] = np.concatenate(parts)
+        rows[1, :total] = np.arange(total) - np.repeat(ends - lengths, lengths)
+        starts = np.concatenate([[0], ends]).astype(np.int32)
+        ids, positions, offsets, counts = to_device(like.device, *rows, starts, lengths)
+        metadata: dict[str, Any] = dict.fromkeys(self._names, VarlenMetadata(offsets, int(lengths.max()), total))
         # the model runner's own pass is over when a pooler runs
         with set_forward_context(metadata, self._vllm_config, num_tokens=slice_.rows, slot_mapping={}):
-            hidden = self.encoder(on[0], on[1])
-        mean = torch.segment_reduce(hidden[:total].float(), "mean", lengths=on[3], axis=0, unsafe=True).to(like.dtype)
+            hidden = self.encoder(ids, positions)
+        mean = torch.segment_reduce(hidden[:total].float(), "mean", lengths=counts, axis=0, unsafe=True).to(like.dtype)
         if self.projection is not None:
-            # of as many rows whatever the labels are
+            # always the same number of rows
             mean = self.projection(nn.functional.pad(mean, (0, 0, 0, slice_.vectors - len(parts))))
         return mean[: len(slice_.chosen)]
