@@ -96,7 +96,7 @@ def test_the_second_takes_over_from_a_killed_one_within_20_seconds(
 @pytest.mark.fault(
     "the operator is frozen (SIGSTOP) for longer than its Lease, then resumed",
     "nothing",
-    "its writes are not sent, and it exits with code 1",
+    "its writes are not sent, or rejected by the API server, and it exits with code 1",
 )
 def test_one_that_was_frozen_past_its_lease_changes_nothing(
     proxy: FaultProxy, scene: Scene, stand_in: StandIn, tmp_path: Path
@@ -121,7 +121,9 @@ def test_one_that_was_frozen_past_its_lease_changes_nothing(
         assert frozen.process.wait(20) == 1
         assert holder(scene.kube) == "second"
         wait_for("the edit done", lambda: replicas(scene) == 3, seconds=90)
-        assert {method for method, _, _ in proxy.requests[stopped:]} <= {"GET", "WATCH", "PAGE"}
+        # a write may be on its way already; the API server knows that it comes too late
+        sent = [request for request in proxy.requests[stopped:] if request[0] not in ("GET", "WATCH", "PAGE")]
+        assert [status for _, _, status in sent] in ([], [409])
         assert [job["metadata"]["uid"] for job in scene.jobs("prep")] == [job["metadata"]["uid"] for job in jobs]
         managers = scene.model()["metadata"]["managedFields"]
         assert {entry["manager"] for entry in managers} <= {"encoder-e2e", "encoder-operator", "OpenAPI-Generator"}

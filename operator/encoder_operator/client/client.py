@@ -12,7 +12,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -88,8 +88,8 @@ class Client:
         self._requests: Any = self._lightkube._client
         self._http: httpx2.AsyncClient = self._requests._client
         self._clock_skew = timedelta()
-        self._http.event_hooks = {"response": [self._measure_clock_skew]}
         self._leadership = leadership or Leadership()
+        self._http.event_hooks = {"request": [self._leadership.guard], "response": [self._measure_clock_skew]}
         # every connection uses memory on both sides
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
         self._writes = 0
@@ -409,24 +409,11 @@ class Client:
             raise NotLeader(f"{verb} {kind}: not sent because this operator does not hold the lease")
         # without leader election the permission to write never ends
         sending = self._send_write(verb, kind, send)
-        found = await (sending if math.isinf(left) else self._send_while_leading(verb, kind, sending))
+        found = await (sending if math.isinf(left) else self._leadership.send(f"{verb} {kind}", sending))
         self._writes += 1
         if self._writes == self._crash_after_write:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
-
-    async def _send_while_leading(self, verb: str, kind: str, sending: Coroutine[Any, Any, _T]) -> _T:
-        """Await a write while the Lease is renewed, so that a slow connection cannot deliver the write of a former leader."""
-        task = asyncio.create_task(sending)
-        try:
-            while not task.done() and (left := self._leadership.remaining()) > 0:
-                await asyncio.wait((task,), timeout=left)
-        finally:
-            given_up = task.cancel()
-        if given_up:
-            await asyncio.wait((task,))
-            raise NotLeader(f"{verb} {kind}: aborted because the lease was not renewed in time")
-        return task.result()
 
     async def _send_write(self, verb: str, kind: str, send: Callable[[], Awaitable[_T]]) -> _T:
         """Send a write, and retry it if the API server rejected it before executing it (429)."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import Cluster, Context, User
 
 from encoder_operator.client.client import Client
 from encoder_operator.client.errors import NotLeader
@@ -79,3 +83,47 @@ async def test_a_write_may_take_longer_than_the_lease_had_left_where_that_is_ren
     cluster = Client(config=FakeCluster.config(), transport=fake, leadership=leadership)
     await cluster.delete("Job", "demo", "j")
     assert fake.writes == ["DELETE jobs j"]
+
+
+class Frozen(logging.Handler):
+    """Stops the whole process for some time where httpcore logs a step."""
+
+    def __init__(self, step: str, seconds: float) -> None:
+        super().__init__()
+        self.step, self.seconds = step, seconds
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(self.step):
+            time.sleep(self.seconds)
+
+
+@pytest.mark.parametrize(
+    ("logger", "step"), [("connection", "connect_tcp.complete"), ("http11", "send_request_headers.complete")]
+)
+async def test_a_process_that_is_frozen_while_it_writes_does_not_send_the_rest(
+    logger: str, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.put_nowait(await reader.read())
+        writer.close()
+
+    async with await asyncio.start_server(receive, "127.0.0.1", 0) as server:
+        address = server.sockets[0].getsockname()
+        url = Cluster(server=f"http://127.0.0.1:{address[1]}")
+        config = SingleConfig(context_name="c", context=Context(cluster="c", user="u"), cluster=url, user=User())
+        leadership = Leadership()
+        leadership.grant(leadership.now() + 0.3)
+        cluster = Client(config=config, leadership=leadership)
+        name = f"httpcore2.{logger}"
+        frozen = Frozen(step, 0.4)
+        logging.getLogger(name).addHandler(frozen)
+        try:
+            with caplog.at_level(logging.DEBUG, name), pytest.raises(NotLeader, match="create Job: aborted"):
+                await cluster.create({"kind": "Job", "metadata": {"name": "j", "namespace": "demo"}})
+        finally:
+            logging.getLogger(name).removeHandler(frozen)
+            await cluster.close()
+        _, _, body = (await received.get()).partition(b"\r\n\r\n")
+    assert body == b""
