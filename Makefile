@@ -185,12 +185,12 @@ bench-start: setup ## apply -> Ready with the artifact cached, over the engine's
 bench-operator: setup ## the operator with 1 000 and 5 000 models on a real API server, beside a bare one (ENCODER_BENCH_MODELS, …_AT_ONCE, …_IDLE_MINUTES)
 	$(RUN)python -m encoder_platform bench-operator
 
-bench-gliner: engines setup ## the GLiNER plugins against the library on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
+bench-gliner: engines setup ## the GLiNER plugins against the library on this machine's CPU, tiny shapes (docs/benchmarks/gliner.md has the GPU's command)
 	@for plugin in deberta_gliner mmbert_gliner mt5_gliner; do \
 	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
 	  $(RUN)python -m encoder_bench gliner "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --words 64 --texts 128; done
 
-bench-retrieval: engines setup ## the retrieval plugins against sentence-transformers and vLLM's own classes on this machine's CPU, tiny shapes (docs/benchmarks.md has the GPU's command)
+bench-retrieval: engines setup ## the retrieval plugins against sentence-transformers and vLLM's own classes on this machine's CPU, tiny shapes (docs/benchmarks/retrieval.md has the GPU's command)
 	@for plugin in moderncolbert lfm2_colbert colbert embeddinggemma; do \
 	  $(RUN)python -m encoder_bench unrecorded $$plugin "$(BENCH)/$$plugin" --shape tiny >/dev/null; \
 	  $(RUN)python -m encoder_bench retrieval "$(BENCH)/$$plugin/artifact" "$(BENCH)/$$plugin/source" --tokens 32 256 --texts 128 --documents 128; done

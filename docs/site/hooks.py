@@ -44,7 +44,8 @@ def pages(root: Path) -> dict[str, str]:
         for folder in (MODELS, FAMILIES)
         for file in (root / folder).glob("*/README.md")
     }
-    own = {f"docs/{file.name}": file.name for file in (root / "docs").glob("*.md")}
+    files = [*(root / "docs").glob("*.md"), *(root / "docs/benchmarks").glob("*.md")]
+    own = {(path := str(file.relative_to(root))): path.removeprefix("docs/") for file in files}
     return {**BESIDE, **plugins, **own}
 
 

@@ -96,7 +96,7 @@ def test_defaults_of_the_chart_are_the_defaults_of_the_operator() -> None:
 
 
 def test_the_memory_request_matches_the_benchmark() -> None:
-    table = (ROOT / "docs" / "benchmarks.md").read_text()
+    table = (ROOT / "docs" / "benchmarks" / "operator.md").read_text()
     (measured,) = re.findall(r"^\| resident \| \**([\d.]+) MiB", table, re.MULTILINE)
     memory = {kind: int(VALUES["resources"][kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits")}
     assert memory["requests"] >= float(measured)

@@ -2,7 +2,7 @@
 
 Under vLLM's compilation torch's own formulas fuse with their neighbours, which a kernel cannot; a kernel is here only
 where the benchmark on the GPU says so (``kernels/BENCHMARKS.md``): for the exact GELU, for the gate and for the rotation, which
-also norms heads, since a profile of LFM2 has several kernels in that place (``docs/benchmarks.md``). They are operations that the compiler leaves whole, so that they are in its CUDA graphs like any
+also norms heads, since a profile of LFM2 has several kernels in that place (``docs/benchmarks/requests.md``). They are operations that the compiler leaves whole, so that they are in its CUDA graphs like any
 other. On a CPU nothing is compiled, and all of it is vLLM's and torch's.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 # by vLLM's device type: a request of more tokens is a long one, and all long ones together get this many tokens of a step
 LONG_TOKENS = {"cpu": 2_048, "cuda": 8_192}
 # by vLLM's device type: tokens of any step, but for a longer prompt. What a larger step hands from one layer to the next no longer fits
-# into a CPU's caches (`docs/benchmarks.md`)
+# into a CPU's caches (`docs/benchmarks/gliner.md`)
 ENOUGH_TOKENS = {"cpu": 2_048}
 # after a short request, so long another one is expected
 RECENT_SECONDS = 1.0

@@ -2,7 +2,7 @@
 
 What holds an encoder back on a GPU is the host. An engine launches kernels for a GPU that waits for them half of the time, and an
 API server process parses, tokenises and answers on one core: several of both, larger batches, and graphs as large as
-the batches use what is there (`docs/benchmarks.md`). On a CPU the matrix products take the time, and processes take it from them.
+the batches use what is there (`docs/benchmarks/requests.md`). On a CPU the matrix products take the time, and processes take it from them.
 """
 
 from __future__ import annotations

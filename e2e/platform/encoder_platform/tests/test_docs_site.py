@@ -37,6 +37,7 @@ def test_every_page_is_in_the_site(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     built = {str(page.parent.relative_to(tmp_path)) for page in tmp_path.rglob("index.html")}
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    pages |= {f"benchmarks/{page.stem}" for page in (ROOT / "docs/benchmarks").glob("*.md")}
     plugins = {
         f"plugins/{page.parent.name}" for folder in PLUGIN_FOLDERS for page in (ROOT / folder).glob("*/README.md")
     }

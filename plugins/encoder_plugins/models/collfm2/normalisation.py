@@ -1,7 +1,7 @@
 """Pixels as the vision encoder reads them, from bytes: on the model's device.
 
 vLLM does so for its own Qwen3-VL, and not for LFM2-VL. Floats would cost most of the time of transformers' image processor, and a page would
-travel to the engine in twice as many bytes (docs/benchmarks.md).
+travel to the engine in twice as many bytes (docs/benchmarks/visual.md).
 """
 
 from __future__ import annotations
