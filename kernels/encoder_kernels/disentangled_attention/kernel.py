@@ -12,11 +12,11 @@ need none of this: one embedding serves all of their pairs, and they come last, 
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
+
+from encoder_kernels import dispatch
 
 LOG2E = 1.4426950408889634
 
@@ -232,13 +232,6 @@ def settings(head_size: int, dtype: torch.dtype, shared: int) -> dict[str, int]:
     return {"BLOCK": 64, "STAGES": 2 if shared >= 2 * TWO_STAGES else 1, "num_warps": 4}
 
 
-@functools.lru_cache
-def _shared_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 0
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
-
-
 def launch(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -259,7 +252,7 @@ def launch(
     longest = min(max_seqlen, tokens)
     if not (tokens and heads and sequences and longest):
         return
-    config = chosen or settings(head_size, query.dtype, _shared_memory(query.device))
+    config = chosen or settings(head_size, query.dtype, dispatch.shared_memory(query.device))
     limit = max(0 if table is None else table.shape[-2] // 2 for table in (position_key, position_query))
     keys, queries = (
         # never read where there is no such term
