@@ -84,7 +84,7 @@ class GlinerRecorder:
             width = None if by_word(library) else library.config.max_width
             exact = [_computed(library, case) for case in cases]
             library.model.to(torch.bfloat16)
-            rounded = [logits(library, case["text"], case["labels"])[1] for case in cases]
+            rounded = [logits(library, case)[1] for case in cases]
         found: list[Case] = []
         outputs: dict[str, dict[str, Array]] = {}
         for case, (words, values, entities), values_bfloat16 in zip(cases, exact, rounded, strict=True):
@@ -252,7 +252,10 @@ def _computed(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Arra
         Unsupported: The library cannot compute them.
     """
     try:
-        return (*logits(library, case["text"], case["labels"]), predict(library, case))
+        words, values = logits(library, case)
+        end = words[-1][1] if words else 0
+        # it finds some in the words that are cut off, too
+        return words, values, [entity for entity in predict(library, case) if entity["end"] <= end]
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         prepared = library.prepare_batch([case["text"]], case["labels"])
         tokens = library.collate_batch(prepared["input_x"], prepared["entity_types"])["input_ids"].shape[1]
@@ -263,12 +266,14 @@ def _computed(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Arra
         raise Unsupported(f"gliner cannot compute the case {case['id']}: {reason}"[:500]) from error
 
 
-def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]], dict[str, Array]]:
-    """Return what the library's model computes for one text.
+def logits(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array]]:
+    """Return what the library's model computes for the text of one case.
 
     Returns:
-        Start and end of each word that it reads, and the logits as ``GlinerRecorder.record`` returns them, of spans of any width.
+        Start and end of each word that it reads, and the logits as ``GlinerRecorder.record`` returns them, of spans of any width. Where a
+        request has words cut off, those that the tokenizer cuts off are none of them: the library scores them as rows of zeros.
     """
+    text, labels = case["text"], case["labels"]
     prepared = library.prepare_batch([text], labels)
     proposes = by_word(library) and bool(getattr(library.config, "represent_spans", False))
     if not prepared["valid_texts"]:
@@ -279,6 +284,9 @@ def logits(library: Any, text: str, labels: list[str]) -> tuple[list[list[int]],
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
     output = library.run_batch(batch)
     read = len(batch["tokens"][0])
+    if case["overflow"] == "truncate":
+        # the library numbers words by the tokens that it sees
+        read = min(read, int(batch["words_mask"].max()))
     values = {"logits": np.ascontiguousarray(output.logits[0].float().numpy()[:read])}
     if proposes:
         values[SPANS] = span_logits(library, output.words_embedding[:, :read], output.prompts_embedding)

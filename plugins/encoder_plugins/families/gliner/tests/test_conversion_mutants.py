@@ -6,7 +6,9 @@ the comparison only. One engine for each plugin and dtype; its model is exchange
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,36 @@ def test_no_mistake_in_conversion_passes(name: str, published: Any, tmp_path: Pa
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_sound_model_passes_in_bfloat16(name: str, published: Any, tmp_path: Path) -> None:
     check(start(FAMILIES[name], "bfloat16", tmp_path, published(name), CASES), [])
+
+
+def cut_off_early(folder: Path) -> None:
+    """Let the tokenizer cut prompts off that have fewer words than the model takes."""
+    path = folder / "tokenizer_config.json"
+    about = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**about, "model_max_length": 96}), encoding="utf-8")
+
+
+def without_commas(folder: Path) -> None:
+    """Let the tokenizer make no tokens of a comma."""
+    path = folder / "tokenizer.json"
+    about = json.loads(path.read_text(encoding="utf-8"))
+    drop = {"type": "Replace", "pattern": {"String": ","}, "content": ""}
+    before = [about["normalizer"]] if about["normalizer"] else []
+    about["normalizer"] = {"type": "Sequence", "normalizers": [drop, *before]}
+    path.write_text(json.dumps(about), encoding="utf-8")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("mmbert_gliner", cut_off_early), ("mmbert_gliner", without_commas), ("gliner_rerank_spans", cut_off_early)],
+)
+def test_a_model_passes_whose_tokenizer_leaves_words_out(
+    name: str, change: Callable[[Path], None], published: Any, tmp_path: Path
+) -> None:
+    source = shutil.copytree(published(name), tmp_path / "source")
+    change(source)
+    check(start(FAMILIES[name], "float32", tmp_path, source, ("one-word", "long", "overlong")), [])
 
 
 @pytest.mark.soak
