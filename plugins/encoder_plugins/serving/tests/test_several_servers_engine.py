@@ -195,9 +195,10 @@ async def test_a_second_interrupt_ends_all_processes_and_requests_at_once(
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("served", [(2, 1)], indirect=True)
-async def test_two_engines_are_counted_as_one(served: tuple[str, subprocess.Popen[bytes]]) -> None:
+@pytest.mark.parametrize("served", [(2, 2)], indirect=True)
+async def test_two_engines_of_two_servers_each_are_counted_as_one(served: tuple[str, subprocess.Popen[bytes]]) -> None:
     url, process = served
+    assert api_servers(process) == 4
     await the_page_is_that_of_both(url)
     # one engine that dies ends all of them, and that is a failure
     found = subprocess.run(["pgrep", "-s", str(process.pid), "-f", "EngineCore"], capture_output=True)
