@@ -26,9 +26,10 @@ def whole_text(folder: Path, text: str, kind: str, prompt_name: str | None) -> s
     if not strips(folder):
         return None
     library = read_object(folder, LIBRARY)
-    prefix = library.get(f"{kind}_prefix") or ""
-    prompt = (library.get("prompts") or {}).get(prompt_name or kind) or ""
-    return f"{prefix}{(prompt.removeprefix(prefix) + text).strip()}"
+    name = prompt_name or kind
+    # the prompt of a kind may have its prefix already, once; in any other one it is a part of the text
+    prompt = ((library.get("prompts") or {}).get(name) or "").removeprefix(library.get(f"{name}_prefix") or "")
+    return f"{library.get(f'{kind}_prefix') or ''}{(prompt + text).strip()}"
 
 
 def is_pylate(library: Mapping[str, Any]) -> bool:

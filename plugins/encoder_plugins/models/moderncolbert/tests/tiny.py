@@ -23,7 +23,8 @@ TINY = [
     Tiny(
         name="pylate",
         pylate={"query_length": 32, "document_length": 64},
-        prompts={"fact": "a fact: ", "summary": ""},
+        # one that begins as queries do, which PyLate marks once more
+        prompts={"fact": "a fact: ", "marked": "[Q] again: ", "summary": ""},
     ),
     Tiny(
         name="pylate-attend",
