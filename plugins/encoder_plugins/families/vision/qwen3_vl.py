@@ -70,6 +70,9 @@ def settings(
             f"{CONFIG}: vision_config.out_hidden_size is {shown(vision.get('out_hidden_size'))}, and"
             f" text_config.hidden_size is {width}"
         )
+    if text.get("attention_bias"):
+        # vLLM has none behind the attention, and leaves out the checkpoint's
+        raise refusal(f"{CONFIG}: text_config", "attention_bias", text["attention_bias"], [False])
     where, processor = image_processor(folder)
     return Settings(
         config=config,

@@ -61,6 +61,7 @@ def library(function: str, published: Path, *arguments: Any) -> Any:
         ("config.json", {"architectures": ["ColQwen2"]}, "architectures is .*ColQwen2.*ColQwen3"),
         ("config.json", {"model_type": "llama_nemotron_vl"}, "model_type is .*llama_nemotron_vl"),
         ("config.json", {"vision_config": None}, "vision_config is null; expected an object"),
+        ("config.json", {"text_config": {"attention_bias": True}}, "text_config: attention_bias is true"),
         ("config.json", {"dim": 320}, r"custom_text_proj.weight is \[48, 128\], and the configuration requires \[320"),
         ("config.json", {"image_token_id": 3}, "image_token_id is 3, which is not the tokenizer's"),
         ("preprocessor_config.json", {"patch_size": 14}, "patch_size is 14, and the model's patch_size is 16"),
@@ -79,6 +80,7 @@ def test_a_checkpoint_that_would_be_served_differently_is_refused(
 ) -> None:
     folder = tiny.build(tmp_path)
     before = json.loads((folder / file).read_text())
+    changed = {name: {**before[name], **value} if name == "text_config" else value for name, value in changed.items()}
     (folder / file).write_text(json.dumps({**before, **changed}))
     (tmp_path / "model").mkdir()
     with pytest.raises(PrepareError, match=says):
