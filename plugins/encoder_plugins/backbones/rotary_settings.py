@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.backbones.config_checks import ConfigFields
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+# what transformers writes beside those of layers where all layers are of one kind: of no layer
+_OF_NO_LAYER: Mapping[str, Any] = MappingProxyType({"rope_type": "default", "rope_theta": None})
 
 
 def layer_types(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
@@ -28,6 +31,13 @@ def layer_types(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     return tuple(listed)
 
 
+def names_kinds_only(parameters: Any) -> bool:
+    """Return whether the content of ``rope_parameters`` has an object for each kind of layers, and nothing of any other layer."""
+    return isinstance(parameters, Mapping) and all(
+        name in (GLOBAL, LOCAL) or (name, value) in _OF_NO_LAYER.items() for name, value in parameters.items()
+    )
+
+
 def thetas(fields: ConfigFields, flat: Mapping[str, str]) -> dict[str, float]:
     """Return the rotary base by layer type, from the nested form of transformers 5 or the flat one of transformers 4.
 
@@ -41,7 +51,7 @@ def thetas(fields: ConfigFields, flat: Mapping[str, str]) -> dict[str, float]:
         UnsupportedConfig: Positions are scaled, or a base is not a number above 0.
     """
     parameters, scaling = (fields.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
-    if not isinstance(parameters, Mapping) or not {GLOBAL, LOCAL}.issuperset(parameters):
+    if not names_kinds_only(parameters):
         raise fields.refuse("rope_parameters", f"it may have {GLOBAL} and {LOCAL} only, each with a rope_theta")
     # a configuration object of transformers 5 returns its rope_parameters under both names
     if scaling and scaling != parameters:

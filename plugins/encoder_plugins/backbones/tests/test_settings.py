@@ -95,6 +95,20 @@ WRITTEN: list[tuple[str, dict[str, Any]]] = [
             "use_bidirectional_attention": True,
         },
     ),
+    # as transformers writes it where all layers are of one kind
+    (
+        "gemma3_text",
+        {
+            "layer_types": ["full_attention"] * 2,
+            "num_hidden_layers": 2,
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 3.0, "rope_type": "default"},
+                "sliding_attention": {"rope_theta": 5.0, "rope_type": "default"},
+                "rope_theta": None,
+                "rope_type": "default",
+            },
+        },
+    ),
     ("gemma3_text", {"sliding_window": 65, "num_hidden_layers": 7, "sliding_window_pattern": 3}),
     ("gemma3_text", {"sliding_window": 65, "use_bidirectional_attention": True, "query_pre_attn_scalar": 100}),
     ("bert", {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "hidden_act": "gelu_new"}),

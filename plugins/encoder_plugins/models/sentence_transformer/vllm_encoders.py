@@ -13,7 +13,7 @@ from typing import Any
 from encoder_plugins.backbones import gemma3_settings
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout, ParameterSlot, Shape, linear, norm
 from encoder_plugins.backbones.config_checks import ConfigFields
-from encoder_plugins.backbones.rotary_settings import GLOBAL, LOCAL, layer_types
+from encoder_plugins.backbones.rotary_settings import GLOBAL, LOCAL, layer_types, names_kinds_only
 
 # what transformers' Qwen3Config assumes
 QWEN3_DEFAULTS: Mapping[str, Any] = MappingProxyType(
@@ -81,11 +81,7 @@ def gemma3_layout(config: Mapping[str, Any]) -> CheckpointLayout:
     fields.choice("model_type", ("gemma3_text",))
     fields.choice("hidden_activation", GEMMA3_ACTIVATIONS)
     parameters = fields.get("rope_parameters") or {}
-    # where all layers are of one kind, transformers writes these of no layer beside it
-    unset = {"rope_type": "default", "rope_theta": None}
-    if not isinstance(parameters, Mapping) or any(
-        name not in (GLOBAL, LOCAL) and (name, value) not in unset.items() for name, value in parameters.items()
-    ):
+    if not names_kinds_only(parameters):
         raise fields.refuse("rope_parameters", f"it may have {GLOBAL} and {LOCAL} only")
     for kind in (GLOBAL, LOCAL):
         _check_positions(fields, parameters.get(kind))
