@@ -63,7 +63,7 @@ BERT_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     }
 )
 # the first position of a text: RoBERTa counts from behind the padding's id, which is 1
-BERT_FIRST_POSITIONS: Mapping[str, int] = MappingProxyType({"bert": 0, "roberta": 2, "xlm-roberta": 2})
+BERT_FIRST_POSITIONS: Mapping[str, int] = MappingProxyType({"bert": 0, "camembert": 2, "roberta": 2, "xlm-roberta": 2})
 # transformers' MPNet computes these buckets, whatever its configuration says
 MPNET_BUCKETS, MPNET_MAX_DISTANCE = 32, 128
 # the first position of a text; the rows before are those of padding

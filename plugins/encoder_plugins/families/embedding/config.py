@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,8 @@ class EmbeddingConfig:
         lower_case: Whether text is lower-cased before anything else.
         prompts: Text to put before a text, by name.
         default_prompt: The name of the prompt for a request that names none; None for no prompt.
+        truncate_dim: Numbers that the checkpoint keeps of a vector unless a request says otherwise; None for all.
+        similarity: What a score is: the cosine or the dot product of two vectors, or their distance, negated.
     """
 
     dimensions: int
@@ -31,3 +36,5 @@ class EmbeddingConfig:
     lower_case: bool
     prompts: dict[str, str]
     default_prompt: str | None
+    truncate_dim: int | None = None
+    similarity: Similarity = "cosine"

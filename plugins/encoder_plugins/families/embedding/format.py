@@ -15,7 +15,7 @@ from typing import Any
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.embedding.config import EmbeddingConfig, Similarity
 from encoder_plugins.families.retrieval import dense as dense_modules
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
@@ -28,7 +28,7 @@ from encoder_plugins.prep.checkpoint_files import (
 )
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
 
-CONFIG = "config.json"
+CONFIG, LIBRARY = "config.json", "config_sentence_transformers.json"
 
 # module types by the names that checkpoints have for them, those that vLLM 0.32 knows
 TRANSFORMER = frozenset(
@@ -83,6 +83,8 @@ TRANSFORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
 }
 # what Pooling makes, and Normalize is applied to
 VECTOR = "sentence_embedding"
+# the library takes the cosine where a checkpoint names none of these
+SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot", "euclidean", "manhattan")
 
 
 class EmbeddingCheckpoint:
@@ -184,7 +186,8 @@ def read(folder: Path, *, residual: bool = False, own_prompts: bool = False) -> 
     if modules[0][1]:
         raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
     transformer = _transformer(folder)
-    prompts, default_prompt = _prompts(folder)
+    library = read_object(folder, LIBRARY) if (folder / LIBRARY).is_file() else {}
+    prompts, default_prompt = _prompts(library)
     dimensions, pooling = _pooling(folder, modules[1][1], prompted=own_prompts or any(prompts.values()))
     for kind, path in modules[2:]:
         if kind == "Dense":
@@ -201,6 +204,8 @@ def read(folder: Path, *, residual: bool = False, own_prompts: bool = False) -> 
         lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt=default_prompt,
+        truncate_dim=None if library.get("truncate_dim") is None else integer(LIBRARY, library, "truncate_dim"),
+        similarity=next((name for name in SIMILARITIES if library.get("similarity_fn_name") == name), "cosine"),
     )
 
 
@@ -317,20 +322,18 @@ def _check_normalize(folder: Path, path: str) -> None:
             raise refusal(name, field, value, [VECTOR])
 
 
-def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    name = "config_sentence_transformers.json"
-    config = read_object(folder, name) if (folder / name).is_file() else {}
-    given = config.get("prompts") or {}
+def _prompts(library: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    given = library.get("prompts") or {}
     if not isinstance(given, dict):
-        raise Unsupported(f"{name}: prompts is {shown(given)}; expected texts by name")
+        raise Unsupported(f"{LIBRARY}: prompts is {shown(given)}; expected texts by name")
     for key, text in given.items():
         if text is not None and not isinstance(text, str):
-            raise Unsupported(f"{name}: prompts: {key} is {shown(text)}; expected a text")
+            raise Unsupported(f"{LIBRARY}: prompts: {key} is {shown(text)}; expected a text")
     # sentence-transformers knows these two even where the checkpoint does not
     prompts = {"query": "", "document": ""} | {key: text or "" for key, text in given.items()}
-    default = config.get("default_prompt_name")
+    default = library.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise Unsupported(f"{name}: default_prompt_name is {default!r}, and there is no such prompt")
+        raise Unsupported(f"{LIBRARY}: default_prompt_name is {default!r}, and there is no such prompt")
     return prompts, default
 
 
@@ -344,6 +347,6 @@ def _positions(config: dict[str, Any]) -> int | None:
 
 def _padding_token(config: dict[str, Any]) -> int | None:
     """Return the padding token of an encoder that numbers positions from behind it: RoBERTa and its kin."""
-    if config.get("model_type") not in ("mpnet", "roberta", "xlm-roberta"):
+    if config.get("model_type") not in ("camembert", "mpnet", "roberta", "xlm-roberta"):
         return None
     return integer(CONFIG, config, "pad_token_id", 1, least=0)

@@ -224,14 +224,9 @@ class EmbeddingProcessor:
     def _scores_response(self, request: Parsed, pooled: Sequence[Tensor]) -> Response:
         found = request.scoring
         assert found is not None
-        queries, documents = np.split(
-            vectors.unit(_stacked(pooled, len(request.token_ids))), [len(found.queries.texts)]
-        )
-        # each pair by itself, so that a score does not depend on the other documents
-        if found.pairs:
-            scores = np.einsum("nd,nd->n", queries, documents)[None]
-        else:
-            scores = np.einsum("qd,nd->qn", queries, documents)
+        finished = self._finished(request, _stacked(pooled, len(request.token_ids)))
+        queries, documents = np.split(finished, [len(found.queries.texts)])
+        scores = vectors.scores(queries, documents, self._config.similarity, pairs=found.pairs)
         tokens = request.prompt_tokens
         body = rerank.answer(found, scores, tokens=tokens, name=request.lora or self._context.names[0])
         return Response(body=body, prompt_tokens=tokens)
@@ -269,7 +264,7 @@ class EmbeddingProcessor:
         return vectors.finish(
             pooled,
             checkpoint_normalizes=self._config.normalize,
-            dimensions=request.dimensions,
+            dimensions=self._config.truncate_dim if request.dimensions is None else request.dimensions,
             normalize=request.normalize,
         )
 

@@ -108,7 +108,8 @@ class EmbeddingRecorder:
             case["text"],
             prompt_name=case["prompt_name"],
             prompt=prompt,
-            truncate_dim=case["dimensions"],
+            # without its Normalize module, the library's model has lost this
+            truncate_dim=library.truncate_dim if case["dimensions"] is None else case["dimensions"],
             normalize_embeddings=normalize,
             batch_size=1,
             show_progress_bar=False,

@@ -46,7 +46,9 @@ class Request(Data, frozen=True):
     is_query: IsQueryField = None
     dimensions: Annotated[
         Dimensions | None,
-        Meta(description="Numbers to keep of each vector (Matryoshka embeddings); null keeps all."),
+        Meta(
+            description="Numbers to keep of each vector (Matryoshka embeddings); null keeps the checkpoint's `truncate_dim`, or all."
+        ),
     ] = None
     normalize: Annotated[
         bool | None,
@@ -89,7 +91,10 @@ class EmbeddingsRequest(Data, frozen=True):
     model: Annotated[str | None, Meta(description="What the server calls the model, or one of its LoRA adapters.")] = (
         None
     )
-    dimensions: Annotated[Dimensions | None, Meta(description="Numbers to keep of each vector; null keeps all.")] = None
+    dimensions: Annotated[
+        Dimensions | None,
+        Meta(description="Numbers to keep of each vector; null keeps the checkpoint's `truncate_dim`, or all."),
+    ] = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
         Meta(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from encoder_plugins.families.embedding.config import Similarity
+
 Vectors = npt.NDArray[np.float32]
 
 # torch.nn.functional.normalize
@@ -39,3 +41,34 @@ def unit(vectors: Vectors) -> Vectors:
     lengths = np.sqrt(np.einsum("td,td->t", vectors, vectors))[:, None]  # [texts, 1]
     result: Vectors = vectors / np.maximum(lengths, EPSILON)
     return result
+
+
+def scores(queries: Vectors, documents: Vectors, similarity: Similarity, *, pairs: bool) -> Vectors:
+    """Return what ``similarity`` of the reference gives; each score by itself, so that it does not depend on the other texts.
+
+    Args:
+        queries: `[queries, width]`
+        documents: `[documents, width]`
+        similarity: What a score is.
+        pairs: Whether each query is scored with the document at its position only.
+
+    Returns:
+        `[queries, documents]`, or `[1, pairs]`
+    """
+    if similarity == "cosine":
+        queries, documents = unit(queries), unit(documents)
+    if similarity in ("cosine", "dot"):
+        products: Vectors = np.einsum("nd,nd->n" if pairs else "qd,nd->qn", queries, documents)
+        return products[None] if pairs else products
+    if pairs:
+        return -_lengths(queries - documents, similarity)[None]
+    return np.stack([-_lengths(documents - query, similarity) for query in queries])
+
+
+def _lengths(differences: Vectors, similarity: Similarity) -> Vectors:
+    """Return the length of each of `[vectors, width]`."""
+    if similarity == "manhattan":
+        lengths: Vectors = np.abs(differences).sum(axis=1)
+        return lengths
+    squares: Vectors = np.einsum("nd,nd->n", differences, differences)
+    return np.sqrt(squares)

@@ -21,7 +21,7 @@ class EncoderSpec:
 
     Attributes:
         architecture: The architecture in an artifact.
-        published: What precedes the names of the encoder's tensors, by the architecture of published checkpoints. Tensors
+        published: What may precede the names of the encoder's tensors, by the architecture of published checkpoints. Tensors
             of other names belong to a head, which the library leaves out.
         read: The engine's own reader of the configuration; its result has ``hidden_size``, ``max_tokens``, ``vocabulary``.
         layout: The tensors that the engine's own class loads.

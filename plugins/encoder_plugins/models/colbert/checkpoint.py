@@ -1,4 +1,4 @@
-"""ColBERT checkpoints on BERT and XLM-RoBERTa."""
+"""ColBERT checkpoints on BERT, CamemBERT and XLM-RoBERTa."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ CHECKPOINT = MultiVectorCheckpoint(
     EncoderSpec(
         architecture="BertColbertModel",
         published={
-            "BertModel": "",
+            "BertModel": "bert.",
             "BertForMaskedLM": "bert.",
-            "XLMRobertaModel": "",
+            "CamembertModel": "roberta.",
+            "CamembertForMaskedLM": "roberta.",
+            "XLMRobertaModel": "roberta.",
             "XLMRobertaForMaskedLM": "roberta.",
         },
         read=post_norm_settings.read_bert,
         layout=post_norm_settings.bert_layout,
-        stanford={"bert": "bert.", "xlm-roberta": "roberta."},
+        stanford={"bert": "bert.", "camembert": "roberta.", "xlm-roberta": "roberta."},
     )
 )

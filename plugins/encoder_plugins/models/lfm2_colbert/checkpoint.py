@@ -9,7 +9,7 @@ from encoder_plugins.families.retrieval.encoder_spec import EncoderSpec
 CHECKPOINT = MultiVectorCheckpoint(
     EncoderSpec(
         architecture="Lfm2ColbertModel",
-        published={"Lfm2Model": "", "Lfm2ForCausalLM": "model."},
+        published={"Lfm2Model": "model.", "Lfm2ForCausalLM": "model."},
         read=lfm2_settings.Settings.read,
         layout=lfm2_settings.layout,
     )

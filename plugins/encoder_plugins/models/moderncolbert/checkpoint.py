@@ -9,7 +9,7 @@ from encoder_plugins.families.retrieval.encoder_spec import EncoderSpec
 CHECKPOINT = MultiVectorCheckpoint(
     EncoderSpec(
         architecture="ModernColbertModel",
-        published={"ModernBertModel": "", "ModernBertForMaskedLM": "model."},
+        published={"ModernBertModel": "model.", "ModernBertForMaskedLM": "model."},
         read=modernbert_settings.Settings.read,
         layout=modernbert_settings.layout,
         stanford={"modernbert": "model."},

@@ -16,7 +16,7 @@ from encoder_plugins.families.embedding.format import (
 )
 from encoder_plugins.families.embedding.served import served_config
 from encoder_plugins.families.retrieval.dense import read_chain
-from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
+from encoder_plugins.models.sentence_transformer.encoders import ENCODERS, encoder_of
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings
 from encoder_plugins.prep.checkpoint_json import for_engine, read_object, shown
@@ -33,7 +33,7 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
             SourceFileNotFound: A file of the format is missing.
         """
         config = read_object(folder, CONFIG)
-        encoder = ENCODERS.get(architecture(config))
+        encoder = encoder_of(architecture(config))
         if encoder is None:
             supported = ", ".join(sorted(ENCODERS))
             raise Unsupported(
@@ -44,13 +44,14 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
         return found
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
-        """Give the engine the published files; what the library leaves out (a head for words) is left out here, too."""
+        """Give the engine the published files; what the library leaves out (a head) is left out here, too."""
         # torch: only where a checkpoint is converted
         from encoder_plugins.families.embedding.conversion import write_model
 
         super().convert(folder, auxiliary, target)
         config = read_object(folder, CONFIG)
-        encoder = ENCODERS[architecture(config)]
+        encoder = encoder_of(architecture(config))
+        assert encoder is not None
         # vLLM's classes read the Dense modules from their folders
         dense = dense_folders(folder) if encoder.read is not None else []
         served = for_engine(config)
@@ -62,7 +63,8 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
     def packs_texts(self, folder: Path) -> bool:
         """Return whether the encoder of an artifact is ours; vLLM's class of the same encoder would mix the texts of a prompt."""
         name = architecture(read_object(folder, CONFIG))
-        return name == ENCODERS[name].architecture and ENCODERS[name].read is not None
+        encoder = encoder_of(name)
+        return encoder is not None and name == encoder.architecture and encoder.read is not None
 
     def engine_settings(self, folder: Path, accelerator: Accelerator) -> EngineSettings:
         """Return what an artifact's model folder decides about the engine.
@@ -71,7 +73,8 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
             NotServable: An earlier version prepared it for vLLM's class, or vLLM's attention has no kernel for its head size.
         """
         name = architecture(read_object(folder, CONFIG))
-        if name in ENCODERS and name != ENCODERS[name].architecture:
+        encoder = encoder_of(name)
+        if encoder is not None and name != encoder.architecture:
             raise NotServable(
                 f"{CONFIG}: architectures is {name}, as an earlier version wrote it; prepare the artifact again"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -40,42 +40,55 @@ def _encoders() -> dict[str, Encoder]:
             ("Qwen3Model", vllm_encoders.qwen3_layout),
         )
     }
-    bert = Encoder(
-        architecture="SentenceBertModel", read=post_norm_settings.read_bert, layout=post_norm_settings.bert_layout
-    )
     ours = {
-        "BertModel": bert,
-        "RobertaModel": bert,
-        "XLMRobertaModel": bert,
+        **{
+            name: Encoder(
+                architecture="SentenceBertModel",
+                prefix=prefix,
+                read=post_norm_settings.read_bert,
+                layout=post_norm_settings.bert_layout,
+            )
+            for name, prefix in (
+                ("BertModel", "bert."),
+                ("CamembertModel", "roberta."),
+                ("RobertaModel", "roberta."),
+                ("XLMRobertaModel", "roberta."),
+            )
+        },
         "DistilBertModel": Encoder(
             architecture="SentenceDistilBertModel",
+            prefix="distilbert.",
             read=post_norm_settings.read_distilbert,
             layout=post_norm_settings.distilbert_layout,
         ),
         "MPNetModel": Encoder(
             architecture="SentenceMPNetModel",
+            prefix="mpnet.",
             read=post_norm_settings.read_mpnet,
             layout=post_norm_settings.mpnet_layout,
         ),
         "ModernBertModel": Encoder(
             architecture="SentenceModernBertModel",
+            prefix="model.",
             read=modernbert_settings.Settings.read,
             layout=modernbert_settings.layout,
         ),
     }
     # an artifact's config.json names the engine's class
-    found |= ours | {encoder.architecture: encoder for encoder in ours.values()}
-    # with a head for masked words, as pretrained checkpoints have it
-    for name, encoder, prefix in (
-        ("BertForMaskedLM", "BertModel", "bert."),
-        ("DistilBertForMaskedLM", "DistilBertModel", "distilbert."),
-        ("MPNetForMaskedLM", "MPNetModel", "mpnet."),
-        ("ModernBertForMaskedLM", "ModernBertModel", "model."),
-        ("RobertaForMaskedLM", "RobertaModel", "roberta."),
-        ("XLMRobertaForMaskedLM", "XLMRobertaModel", "roberta."),
-    ):
-        found[name] = replace(found[encoder], prefix=prefix)
-    return found
+    return found | ours | {encoder.architecture: encoder for encoder in ours.values()}
 
 
 ENCODERS: Mapping[str, Encoder] = MappingProxyType(_encoders())
+
+
+def encoder_of(name: str) -> Encoder | None:
+    """Return the encoder of an architecture, None for one that is not served.
+
+    Of a model with a head, as ``BertForMaskedLM`` or ``BertForPreTraining``, the library loads the encoder alone, whatever the head.
+    """
+    if name in ENCODERS:
+        return ENCODERS[name]
+    encoder, with_head, _ = name.partition("For")
+    found = ENCODERS.get(f"{encoder}Model") if with_head else None
+    # vLLM has classes of its own for such models
+    return None if found is None or found.read is None else found

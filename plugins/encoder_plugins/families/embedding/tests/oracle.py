@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SimilarityFunction
 
 from encoder_plugins.families.embedding import reference
 
@@ -39,6 +39,12 @@ def similarities(folder: str, queries: Sequence[str], documents: Sequence[str]) 
     model = library(folder)
     scores = model.similarity(model.encode_query(list(queries)), model.encode_document(list(documents)))
     found: Array = scores.numpy()
+    return found
+
+
+def scores(similarity: str, queries: Array, documents: Array) -> Array:
+    """Return the scores `[queries, documents]` of vectors."""
+    found: Array = SimilarityFunction.to_similarity_fn(similarity)(queries, documents).numpy()
     return found
 
 

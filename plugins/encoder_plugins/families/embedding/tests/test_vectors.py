@@ -4,7 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from encoder_checkpoints.original import original
 from encoder_plugins.families.embedding import vectors
+from encoder_plugins.families.embedding.config import Similarity
 from encoder_plugins.families.embedding.vectors import Vectors
 
 POOLED: Vectors = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32) * 3
@@ -46,3 +48,15 @@ def test_lengths_are_those_of_torch(scale: float) -> None:
     scaled = (POOLED * scale).astype(np.float32)
     expected = torch.nn.functional.normalize(torch.from_numpy(scaled), p=2, dim=1).numpy()
     np.testing.assert_allclose(vectors.unit(scaled), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_scores_are_those_of_the_librarys_similarity(similarity: Similarity) -> None:
+    queries, documents = POOLED[:2], POOLED[1:]
+    oracle = "encoder_plugins.families.embedding.tests.oracle:scores"
+    expected = original("sentence_transformers").call(oracle, similarity, queries, documents)
+    np.testing.assert_allclose(
+        vectors.scores(queries, documents, similarity, pairs=False), expected, rtol=1e-5, atol=1e-5
+    )
+    paired = vectors.scores(queries, documents[:2], similarity, pairs=True)
+    np.testing.assert_allclose(paired, expected.diagonal()[None], rtol=1e-5, atol=1e-5)

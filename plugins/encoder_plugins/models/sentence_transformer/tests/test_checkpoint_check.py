@@ -103,6 +103,23 @@ def test_a_sound_checkpoint_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "truncate_dim", "similarity"),
+    [
+        ({"truncate_dim": 3, "similarity_fn_name": "dot"}, 3, "dot"),
+        ({"truncate_dim": None, "similarity_fn_name": None}, None, "cosine"),
+        # of rows: the library falls back
+        ({"similarity_fn_name": "maxsim"}, None, "cosine"),
+    ],
+)
+def test_what_the_library_saved_of_its_vectors_and_scores_is_read(
+    folder: Path, fields: dict[str, Any], truncate_dim: int | None, similarity: str
+) -> None:
+    change("config_sentence_transformers.json", **fields)(folder)
+    found = checkpoint.CHECKPOINT.read(folder)
+    assert (found.truncate_dim, found.similarity) == (truncate_dim, similarity)
+
+
+@pytest.mark.parametrize(
     "harmless",
     [
         without("sentence_bert_config.json"),
@@ -320,6 +337,32 @@ def test_vllms_encoders_get_their_tensors_without_prefix_and_head(
         converted(tensors)
 
 
+@pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining", "BertForSequenceClassification"])
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_an_encoder_is_converted_whatever_head_and_prefix_it_was_published_with(
+    folder: Path, name: str, prefix: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+    }
+    change("config.json", architectures=[name], **sizes)(folder)
+    config = json.loads((folder / "config.json").read_text())
+    shapes = ENCODERS["BertModel"].layout(config).shapes
+    tensors = {tensor: np.full(shape, number, np.float32) for number, (tensor, shape) in enumerate(shapes.items())}
+    head = {"cls.seq_relationship.weight": np.zeros((2, 8), np.float32)}
+    save_file({f"{prefix}{tensor}": values for tensor, values in tensors.items()} | head, folder / "model.safetensors")
+    target = tmp_path_factory.mktemp("model")
+    checkpoint.CHECKPOINT.convert(folder, {}, target)
+    found = load_file(target / "model.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(np.array_equal(found[tensor], values) for tensor, values in tensors.items())
+    assert json.loads((target / "config.json").read_text())["architectures"] == ["SentenceBertModel"]
+
+
 def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> None:
     change(
         "config.json", architectures=["RobertaModel"], model_type="roberta", max_position_embeddings=514, pad_token_id=1
@@ -385,9 +428,11 @@ def test_a_head_size_that_the_accelerator_lacks_is_refused_when_serving_starts(f
 
 
 def test_an_artifact_for_vllms_class_is_refused_and_never_packed(folder: Path) -> None:
-    assert not checkpoint.CHECKPOINT.packs_texts(folder)
-    with pytest.raises(NotServable, match="BertModel, as an earlier version wrote it"):
-        checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
+    for name in ("BertForMaskedLM", "BertModel"):
+        change("config.json", architectures=[name])(folder)
+        assert not checkpoint.CHECKPOINT.packs_texts(folder)
+        with pytest.raises(NotServable, match=f"{name}, as an earlier version wrote it"):
+            checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
     change("config.json", architectures=["SentenceBertModel"])(folder)
     assert checkpoint.CHECKPOINT.packs_texts(folder)
     change("config.json", architectures=["Qwen3Model"], model_type="qwen3")(folder)

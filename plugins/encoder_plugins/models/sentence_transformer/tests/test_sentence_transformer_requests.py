@@ -358,6 +358,26 @@ def test_documents_are_ranked_by_their_cosine_with_each_query(small: SentenceTra
     np.testing.assert_allclose([pair["score"] for pair in found["data"]], [half, 1.0], rtol=1e-6)
 
 
+def test_the_checkpoint_decides_how_long_vectors_are_and_what_a_score_is(tmp_path: Path) -> None:
+    shutil.copytree(model_folder(), tmp_path / "model")
+    config = tmp_path / "model" / "config_sentence_transformers.json"
+    saved = {"truncate_dim": 2, "similarity_fn_name": "dot"}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **saved}))
+    of = served(model=tmp_path / "model")
+    pooled = [torch.tensor(vector) for vector in ([0.6, 0.0, 0.8], [0.0, 0.6, 0.8])]
+
+    def embeddings(**more: Any) -> Any:
+        parsed = of.parse(POOLING, bodies.encode({"texts": ["a", "b"], **more}))
+        return json.loads(answered(of, parsed, pooled).body)["data"]["embeddings"]
+
+    np.testing.assert_allclose(embeddings(), [[0.6, 0.0], [0.0, 0.6]], rtol=1e-6)
+    np.testing.assert_allclose(embeddings(normalize=True), [[1.0, 0.0], [0.0, 1.0]], rtol=1e-6)
+    np.testing.assert_allclose(embeddings(dimensions=3), [[0.6, 0.0, 0.8], [0.0, 0.6, 0.8]], rtol=1e-6)
+    scored = of.parse(POOLING, bodies.encode({"query": "a", "documents": ["a", "b"]}))
+    (result,) = json.loads(answered(of, scored, [pooled[0], *pooled]).body)["data"]["results"]
+    np.testing.assert_allclose(result["scores"], [0.36, 0.0], rtol=1e-6)
+
+
 async def test_the_work_of_an_answer_grows_with_its_numbers_and_its_scores(small: SentenceTransformerProcessor) -> None:
     class Measuring:
         async def encode(self, prompts: Sequence[Prompt], *, lora: str | None = None) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Tiny:
     padding_side: str = "right"
     # with a head for masked words, as a pretrained checkpoint has it
     masked: bool = False
+    # further fields of config_sentence_transformers.json
+    library: dict[str, Any] = field(default_factory=dict)
 
 
 def _sizes(**more: Any) -> dict[str, Any]:
@@ -66,7 +68,20 @@ TINY = [
         legacy={"max_seq_length": 40, "do_lower_case": True},
     ),
     Tiny("bert-masked", lambda: transformers.BertConfig(**_sizes()), "BertForMaskedLM", masked=True),
-    Tiny("bert-cls-raw", lambda: transformers.BertConfig(**_sizes()), "BertModel", pooling="cls", normalize=False),
+    Tiny(
+        "bert-cls-raw",
+        lambda: transformers.BertConfig(**_sizes()),
+        "BertModel",
+        pooling="cls",
+        normalize=False,
+        library={"truncate_dim": 40, "similarity_fn_name": "dot"},
+    ),
+    Tiny(
+        "camembert-masked",
+        lambda: transformers.CamembertConfig(**_sizes(max_position_embeddings=130)),
+        "CamembertForMaskedLM",
+        masked=True,
+    ),
     Tiny("roberta", lambda: transformers.RobertaConfig(**_sizes(max_position_embeddings=130)), "RobertaModel"),
     Tiny(
         "xlm-roberta",
@@ -165,6 +180,8 @@ def save(folder: Path, name: str) -> None:
         _add_head(saved)
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps({**config, "architectures": [tiny.architecture]}, indent=2))
+    library = saved / "config_sentence_transformers.json"
+    library.write_text(json.dumps({**json.loads(library.read_text()), **tiny.library}))
     if tiny.legacy is not None:
         (saved / "sentence_bert_config.json").write_text(json.dumps(tiny.legacy))
     shutil.rmtree(encoder)
