@@ -80,6 +80,9 @@ def read(folder: Path, auxiliary: Mapping[str, Path]) -> Settings:
     backbone = lfm2_settings.Settings.read(text)
     if vision.get("model_type", "siglip2_vision_model") != "siglip2_vision_model":
         raise refusal(f"{CONFIG}: vision_config", "model_type", vision["model_type"], ["siglip2_vision_model"])
+    if vision.get("vision_use_head", True) is not False:
+        # vLLM has none, and no row depends on it
+        raise refusal(f"{CONFIG}: vision_config", "vision_use_head", vision.get("vision_use_head"), [False])
     where, processor = image_processor(folder)
     return Settings(
         config=config,

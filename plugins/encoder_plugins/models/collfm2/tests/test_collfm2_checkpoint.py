@@ -86,6 +86,7 @@ def changed(path: Path, **values: Any) -> None:
         ("config.json", {"dim": 320}, "dim is 320"),
         ("config.json", {"vision_config": None}, "vision_config is null; expected an object, as LFM2-VL has it"),
         ("config.json", {"vision_config": {"model_type": "clip"}}, "model_type is .*clip.*siglip2_vision_model"),
+        ("config.json", {"vision_config": {"vision_use_head": True}}, "vision_config: vision_use_head is true"),
         ("config.json", {"image_token_id": 3}, "image_token_id is 3, which is not the tokenizer's <image>"),
         ("config.json", {"projector_use_layernorm": False}, "weights have multi_modal_projector.layer_norm"),
         ("config.json", {"projector_hidden_size": 64}, r"multi_modal_projector.linear_1.weight is \[96, 256\]"),
