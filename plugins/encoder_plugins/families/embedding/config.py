@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from encoder_plugins.prep.checkpoint_json import integer
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
@@ -38,3 +41,19 @@ class EmbeddingConfig:
     default_prompt: str | None
     truncate_dim: int | None = None
     similarity: Similarity = "cosine"
+
+
+def positions_of_texts(config: Mapping[str, Any]) -> int | None:
+    """Return the tokens of the longest text that an encoder has positions for; None where its configuration does not say."""
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    padding = padding_token(config)
+    return positions if padding is None else positions - padding - 1
+
+
+def padding_token(config: Mapping[str, Any]) -> int | None:
+    """Return the padding token of an encoder that numbers positions from behind it: RoBERTa and its kin."""
+    if config.get("model_type") not in ("camembert", "mpnet", "roberta", "xlm-roberta"):
+        return None
+    return integer("config.json", dict(config), "pad_token_id", 1, least=0)

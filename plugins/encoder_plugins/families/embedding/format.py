@@ -8,14 +8,14 @@ processor. Neither torch nor vLLM is imported.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
-from encoder_plugins.families.embedding.config import EmbeddingConfig, Similarity
+from encoder_plugins.families.embedding.config import EmbeddingConfig, Similarity, padding_token, positions_of_texts
 from encoder_plugins.families.retrieval import dense as dense_modules
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
@@ -128,6 +128,9 @@ class EmbeddingCheckpoint:
             raise Unsupported(
                 f"a sentence-transformers checkpoint needs no auxiliary repository: {', '.join(auxiliary)}"
             )
+        if not (folder / CONFIG).is_file():
+            # which is why it is not in the root
+            _require_root(read_modules(folder))
         self.read(folder)
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
@@ -178,13 +181,13 @@ def read(folder: Path, *, residual: bool = False, own_prompts: bool = False) -> 
     _require_heads(config)
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
-    dense = kinds.count("Dense")
-    if kinds not in (expected := _order(dense), [*expected, "Normalize"]):
+    expected = _order(kinds.count("Dense"))
+    # once more changes nothing: a model that had the module was given it again when it was trained further
+    if kinds != [*expected, *["Normalize"] * kinds.count("Normalize")]:
         raise Unsupported(
             f"{MODULES}: {' > '.join(kinds)}; supported: Transformer > Pooling [> Dense ...] [> Normalize]"
         )
-    if modules[0][1]:
-        raise Unsupported(f"{MODULES}: the Transformer is in {modules[0][1]!r}; it must be in the checkpoint's root")
+    _require_root(modules)
     transformer = _transformer(folder)
     library = read_object(folder, LIBRARY) if (folder / LIBRARY).is_file() else {}
     prompts, default_prompt = _prompts(library)
@@ -199,14 +202,21 @@ def read(folder: Path, *, residual: bool = False, own_prompts: bool = False) -> 
         pooling=pooling,
         normalize=kinds[-1] == "Normalize",
         max_tokens=transformer.get("max_seq_length"),
-        max_positions=_positions(config),
-        padding_token=_padding_token(config),
+        max_positions=positions_of_texts(config),
+        padding_token=padding_token(config),
         lower_case=bool(transformer.get("do_lower_case", False)),
         prompts=prompts,
         default_prompt=default_prompt,
         truncate_dim=None if library.get("truncate_dim") is None else integer(LIBRARY, library, "truncate_dim"),
         similarity=next((name for name in SIMILARITIES if library.get("similarity_fn_name") == name), "cosine"),
     )
+
+
+def _require_root(modules: Sequence[tuple[str, str]]) -> None:
+    """Refuse a Transformer in a folder of its own, as the library's first versions wrote it."""
+    for kind, path in modules:
+        if kind == "Transformer" and path:
+            raise Unsupported(f"{MODULES}: the Transformer is in {path!r}; it must be in the checkpoint's root")
 
 
 def architecture(config: Mapping[str, Any]) -> str:
@@ -335,18 +345,3 @@ def _prompts(library: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise Unsupported(f"{LIBRARY}: default_prompt_name is {default!r}, and there is no such prompt")
     return prompts, default
-
-
-def _positions(config: dict[str, Any]) -> int | None:
-    positions = config.get("max_position_embeddings")
-    if not isinstance(positions, int) or positions < 1:
-        return None
-    padding = _padding_token(config)
-    return positions if padding is None else positions - padding - 1
-
-
-def _padding_token(config: dict[str, Any]) -> int | None:
-    """Return the padding token of an encoder that numbers positions from behind it: RoBERTa and its kin."""
-    if config.get("model_type") not in ("camembert", "mpnet", "roberta", "xlm-roberta"):
-        return None
-    return integer(CONFIG, config, "pad_token_id", 1, least=0)

@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import Unsupported
+from encoder_plugins.families.embedding.config import positions_of_texts
 from encoder_plugins.families.retrieval import calibration
 
 # bytes of weights up to which one thread records within a minute or two
@@ -85,11 +86,13 @@ class EmbeddingRecorder:
         except (IndexError, RuntimeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             most = library.max_seq_length
-            positions = getattr(library.transformers_model.config, "max_position_embeddings", None)
-            if most is not None and positions is not None and most > positions:
+            config = library.transformers_model.config.to_dict()
+            positions, usable = config.get("max_position_embeddings"), positions_of_texts(config)
+            if most is not None and usable is not None and most > usable:
+                unused = f", of which no text has the first {positions - usable}" if usable != positions else ""
                 reason = (
                     f"max_seq_length of the Transformer module is {most}, and config.json: max_position_embeddings only"
-                    f" {positions}"
+                    f" {positions}{unused}"
                 )
             raise Unsupported(f"sentence-transformers cannot compute the case {case['id']}: {reason}"[:500]) from error
 

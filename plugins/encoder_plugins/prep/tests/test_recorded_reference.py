@@ -22,6 +22,7 @@ from encoder_plugins.artifact.reference import Arrays, Case, Recording
 from encoder_plugins.errors import PrepareError, Unsupported
 from encoder_plugins.families.embedding.vectors import unit
 from encoder_plugins.models.sentence_transformer.parity import PARITY
+from encoder_plugins.models.sentence_transformer.tests import tiny
 from encoder_plugins.prep import reference_environment
 from encoder_plugins.prep.pipeline import prepare
 from encoder_plugins.prep.progress import Progress
@@ -79,6 +80,14 @@ def test_a_text_that_the_library_fails_on_is_refused_with_the_fields(checkpoint:
     path.write_text(json.dumps({"max_seq_length": 64, "do_lower_case": True}), encoding="utf-8")
     (case,) = (case for case in PARITY.cases(checkpoint, ()) if case["id"] == "beyond-limit")
     with pytest.raises(Unsupported, match=r"beyond-limit: max_seq_length .* is 64, .* max_position_embeddings only 32"):
+        reference_environment.record(PLUGIN, checkpoint, {}, [case])
+
+
+def test_positions_that_no_text_has_are_not_counted(tmp_path: Path) -> None:
+    checkpoint = tiny.build("roberta", tmp_path)
+    (checkpoint / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 130}))
+    (case,) = (case for case in PARITY.cases(checkpoint, ()) if case["id"] == "beyond-limit")
+    with pytest.raises(Unsupported, match=r"is 130, .* only 130, of which no text has the first 2"):
         reference_environment.record(PLUGIN, checkpoint, {}, [case])
 
 

@@ -34,6 +34,14 @@ def change(name: str, **fields: Any) -> Change:
     return apply
 
 
+def first_format(folder: Path) -> None:
+    """Move the Transformer to a folder of its own, as the library's first versions wrote it."""
+    (folder / "0_Transformer").mkdir()
+    (folder / "config.json").rename(folder / "0_Transformer" / "config.json")
+    entries = json.loads((folder / "modules.json").read_text())
+    write(folder, "modules.json", [{**entries[0], "path": "0_Transformer"}, *entries[1:]])
+
+
 def modules(*kinds: str) -> Change:
     def apply(folder: Path) -> None:
         write(
@@ -133,6 +141,7 @@ def test_what_the_library_saved_of_its_vectors_and_scores_is_read(
         lambda folder: write(folder, "3_Normalize/config.json", {"module_input_name": "sentence_embedding"}),
         change("config_sentence_transformers.json", default_prompt_name=None, prompts=None),
         modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling"),
+        modules(*(f"{MODELS}.{kind}" for kind in ("Transformer", "Pooling", "Dense", "Normalize", "Normalize"))),
     ],
 )
 def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
@@ -158,6 +167,7 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (change("config.json", num_attention_heads=None), Unsupported, "num_attention_heads is null"),
         (change("sentence_bert_config.json", max_seq_length="128"), Unsupported, "max_seq_length"),
         (modules(f"{MODELS}.Transformer", "pylate.models.Dense.Dense"), Unsupported, "PyLate"),
+        (first_format, Unsupported, "the Transformer is in '0_Transformer'; it must be in the checkpoint's root"),
         (modules(f"{MODELS}.StaticEmbedding"), Unsupported, "StaticEmbedding"),
         (lambda folder: write(folder, "modules.json", [1]), Unsupported, "modules.json"),
         (change("config.json", position_embedding_type="relative_key"), Unsupported, "relative_key"),
