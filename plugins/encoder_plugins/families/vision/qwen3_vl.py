@@ -12,6 +12,8 @@ from encoder_plugins.families.vision.published import CONFIG, check_fields, imag
 from encoder_plugins.families.vision.sizes import PixelBounds
 from encoder_plugins.prep.checkpoint_json import integer, refusal, shown
 
+# those for which vLLM rotates heads by time, height and width; for others it takes one position a token, and its kernel for CPUs reads beyond it
+ROPE_TYPES = ("default", "yarn")
 # fields of the image processor that change pixels, with the values of Qwen3-VL
 _PIXELS: Mapping[str, object] = {
     "do_resize": True,
@@ -73,6 +75,11 @@ def settings(
     if text.get("attention_bias"):
         # vLLM has none behind the attention, and leaves out the checkpoint's
         raise refusal(f"{CONFIG}: text_config", "attention_bias", text["attention_bias"], [False])
+    for name in ("rope_parameters", "rope_scaling"):
+        given = text.get(name) or {}
+        kind = given.get("rope_type", given.get("type", "default")) if isinstance(given, dict) else given
+        if kind not in ROPE_TYPES:
+            raise refusal(f"{CONFIG}: text_config: {name}", "rope_type", kind, ROPE_TYPES)
     where, processor = image_processor(folder)
     return Settings(
         config=config,

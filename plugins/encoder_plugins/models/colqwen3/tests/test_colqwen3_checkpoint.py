@@ -62,6 +62,11 @@ def library(function: str, published: Path, *arguments: Any) -> Any:
         ("config.json", {"model_type": "llama_nemotron_vl"}, "model_type is .*llama_nemotron_vl"),
         ("config.json", {"vision_config": None}, "vision_config is null; expected an object"),
         ("config.json", {"text_config": {"attention_bias": True}}, "text_config: attention_bias is true"),
+        (
+            "config.json",
+            {"text_config": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e6}}},
+            'text_config: rope_parameters: rope_type is "linear"',
+        ),
         ("config.json", {"dim": 320}, r"custom_text_proj.weight is \[48, 128\], and the configuration requires \[320"),
         ("config.json", {"image_token_id": 3}, "image_token_id is 3, which is not the tokenizer's"),
         ("preprocessor_config.json", {"patch_size": 14}, "patch_size is 14, and the model's patch_size is 16"),
