@@ -95,7 +95,7 @@ SCORED = {"query": "a", "documents": ["b", "c"]}
         (
             {"text": "a", "prompt_name": "fiction"},
             "data.prompt_name",
-            "no prompt 'fiction'.*: document, fact, query, summary",
+            "no prompt 'fiction'.*: document, fact, marked, query, summary",
         ),
         ({"text": "a", "input_type": "query", "prompt_name": ""}, "data.prompt_name", "no prompt ''; there is"),
         ({"text": "a", "input_type": "query", "prompt_name": ["fact"]}, "data.prompt_name", "str"),
