@@ -17,14 +17,7 @@ def runs_triton(tensor: torch.Tensor) -> bool:
 
 
 @functools.lru_cache
-def shared_memory(device: torch.device) -> int:
-    """Return the bytes of shared memory of a GPU's multiprocessor, of which a program can have all but one KiB; 0 elsewhere."""
-    if device.type != "cuda":
-        return 0
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor)
-
-
-@functools.lru_cache
-def multiprocessors(device: torch.device) -> int | None:
-    """Return how many multiprocessors a GPU has; None elsewhere."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else None
+def multiprocessors(device: torch.device) -> tuple[int, int]:
+    """Return the bytes of shared memory of a GPU's multiprocessor, of which a program can have all but one KiB, and how many there are."""
+    found = torch.cuda.get_device_properties(device)
+    return found.shared_memory_per_multiprocessor, found.multi_processor_count

@@ -102,26 +102,33 @@ def lstm_kernel(
             tl.atomic_add(counter, 1, sem="release", scope="gpu")
 
 
-def settings(dtype: torch.dtype, sequences: int, hidden: int, shared: int) -> dict[str, int]:
-    """Return the launch settings: chosen on an H200, and smaller where a program would not fit.
+def settings(dtype: torch.dtype, sequences: int, hidden: int, shared: int, multiprocessors: int) -> dict[str, int]:
+    """Return the launch settings: chosen on an H200, and others where these would not fit.
 
     Args:
         dtype: The inputs' type.
         sequences: How many there are.
         hidden: Units of one direction.
         shared: Bytes of shared memory of a multiprocessor.
+        multiprocessors: How many there are.
+
+    Raises:
+        RuntimeError: The programs of a group would not run at the same time, and some would wait for others that never start.
     """
     blocks = [(16, 32), (16, 16)]
     if dtype == torch.float32:
         blocks = [(16, 16), (16, 8)]
     elif sequences > 128:
         # these fill the GPU: then larger blocks are worth their longer steps
-        blocks = [(32, 16)]
+        blocks = [(32, 16), *blocks]
     # a program keeps its units' part of U there, and the states of its sequences
     row = _padded(hidden) * dtype.itemsize
-    fitting = [(some, units) for some, units in blocks if row * (4 * units + some) <= shared - 1024]
-    some, units = fitting[0] if fitting else blocks[-1]
-    return {"BLOCK_S": some, "BLOCK_U": units, "num_warps": 4}
+    for some, units in blocks:
+        if row * (4 * units + some) <= shared - 1024 and triton.cdiv(hidden, units) <= multiprocessors:
+            return {"BLOCK_S": some, "BLOCK_U": units, "num_warps": 4}
+    raise RuntimeError(
+        f"an LSTM of {hidden} units in {dtype} does not fit into a GPU of {multiprocessors} multiprocessors with {shared} bytes of shared memory each"
+    )
 
 
 def _padded(hidden: int) -> int:
@@ -143,19 +150,14 @@ def launch(
     if not (count and sequences):
         return out
     gates = torch.addmm(bias.flatten(), words, weight_input.flatten(0, 1).t())  # [words, 2 * 4 * hidden]
-    config = dict(chosen or settings(words.dtype, sequences, hidden, dispatch.shared_memory(words.device)))
     block_h = _padded(hidden)
     if dispatch.INTERPRETED:
         # the interpreter runs one program after the other: none can wait for the next
-        config["BLOCK_U"] = block_h
-    config["BLOCK_U"] = min(config["BLOCK_U"], block_h)
+        config = {"BLOCK_S": 16, "BLOCK_U": block_h}
+    else:
+        config = dict(chosen or settings(words.dtype, sequences, hidden, *dispatch.multiprocessors(words.device)))
+        config["BLOCK_U"] = min(config["BLOCK_U"], block_h)
     parts = triton.cdiv(hidden, config["BLOCK_U"])
-    together = dispatch.multiprocessors(words.device)
-    if together is not None and parts > together:
-        # some would wait for others that never start
-        raise RuntimeError(
-            f"the LSTM's {hidden} units take {parts} multiprocessors at once, and this GPU has {together}"
-        )
     blocks = triton.cdiv(sequences, config["BLOCK_S"])
     arrived = torch.zeros(blocks * 2, dtype=torch.int32, device=words.device)
     lstm_kernel[(parts, 2, blocks)](

@@ -252,7 +252,8 @@ def launch(
     longest = min(max_seqlen, tokens)
     if not (tokens and heads and sequences and longest):
         return
-    config = chosen or settings(head_size, query.dtype, dispatch.shared_memory(query.device))
+    shared, _ = (0, 0) if dispatch.INTERPRETED else dispatch.multiprocessors(query.device)
+    config = chosen or settings(head_size, query.dtype, shared)
     limit = max(0 if table is None else table.shape[-2] // 2 for table in (position_key, position_query))
     keys, queries = (
         # never read where there is no such term

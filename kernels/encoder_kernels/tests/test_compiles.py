@@ -33,11 +33,13 @@ class CompileOnly:
     Attributes:
         capability: of the GPU, times ten.
         shared: KiB of shared memory of a multiprocessor. A program can have all but one.
+        multiprocessors: how many it has.
         compiled: the kernels, by name.
     """
 
     capability: int
     shared: int
+    multiprocessors: int
     compiled: list[str] = field(default_factory=list)
 
     @property
@@ -75,7 +77,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Comp
     found = CompileOnly(*request.param)
     for operation in OPERATIONS:
         monkeypatch.setattr(importlib.import_module(f"encoder_kernels.{operation}"), "runs_triton", lambda tensor: True)
-    monkeypatch.setattr(dispatch, "shared_memory", lambda device: found.shared * 1024)
+    monkeypatch.setattr(dispatch, "multiprocessors", lambda device: (found.shared * 1024, found.multiprocessors))
     # not by `set_active`: without a GPU there is no default to go back to
     monkeypatch.setattr(driver, "_active", found)
     return found
@@ -84,11 +86,11 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Comp
 @pytest.mark.parametrize(
     ("gpu", "dtype"),
     [
-        pytest.param((80, 164), torch.bfloat16, id="A100"),
-        pytest.param((89, 100), torch.bfloat16, id="L4"),
-        pytest.param((90, 228), torch.bfloat16, id="H100"),
-        pytest.param((100, 228), torch.bfloat16, id="B200"),
-        pytest.param((89, 100), torch.float32, id="L4-float32"),
+        pytest.param((80, 164, 108), torch.bfloat16, id="A100"),
+        pytest.param((89, 100, 58), torch.bfloat16, id="L4"),
+        pytest.param((90, 228, 132), torch.bfloat16, id="H100"),
+        pytest.param((100, 228, 148), torch.bfloat16, id="B200"),
+        pytest.param((89, 100, 58), torch.float32, id="L4-float32"),
     ],
     indirect=["gpu"],
 )

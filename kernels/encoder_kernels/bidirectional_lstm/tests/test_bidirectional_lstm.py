@@ -118,3 +118,29 @@ def test_arguments_are_refused_by_name() -> None:
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):
             bidirectional_lstm(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("shared", "multiprocessors", "dtype", "sequences", "expected"),
+    [
+        pytest.param(228, 132, torch.bfloat16, 128, (16, 32), id="H200"),
+        pytest.param(228, 132, torch.bfloat16, 129, (32, 16), id="H200-many"),
+        pytest.param(228, 132, torch.float32, 129, (16, 16), id="H200-float32"),
+        pytest.param(100, 58, torch.bfloat16, 128, (16, 16), id="L4"),
+        pytest.param(100, 58, torch.float32, 1, (16, 8), id="L4-float32"),
+        # 24 programs of 16 units would need 24 multiprocessors at once
+        pytest.param(164, 14, torch.bfloat16, 129, (16, 32), id="a-seventh-of-an-A100"),
+        pytest.param(164, 14, torch.float32, 1, None, id="a-seventh-of-an-A100-float32"),
+    ],
+)
+def test_programs_of_a_group_fit_into_a_gpu_at_once(
+    shared: int, multiprocessors: int, dtype: torch.dtype, sequences: int, expected: tuple[int, int] | None
+) -> None:
+    from encoder_kernels.bidirectional_lstm import kernel
+
+    if expected is None:
+        with pytest.raises(RuntimeError, match=r"384 units in .*float32 does not fit into a GPU of 14"):
+            kernel.settings(dtype, sequences, 384, shared * 1024, multiprocessors)
+    else:
+        found = kernel.settings(dtype, sequences, 384, shared * 1024, multiprocessors)
+        assert (found["BLOCK_S"], found["BLOCK_U"]) == expected
