@@ -24,6 +24,7 @@ _SENTENCE = (
     "the river carried small boats past quiet gardens while villagers in Hamburg talked about weather music bread and"
     " the election of Angela Merkel who visited the Siemens works near Munich on a rainy Monday in October"
 )
+_LABELS = ("city", "company", "date", "animal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Load:
         clients: Requests in flight at the same time, 1 or more.
         texts: Texts of a request, 1 or more.
         words: Words of a text, 1 or more.
-        labels: Labels, for entities.
+        labels: Labels, for entities; None for some of our own.
         query: Whether texts are queries, for vectors and rows.
     """
 
@@ -45,7 +46,7 @@ class Load:
     clients: int = 8
     texts: int = 1
     words: int = 64
-    labels: Sequence[str] = ("city", "company", "date", "animal")
+    labels: Sequence[str] | None = None
     query: bool = False
 
     def __post_init__(self) -> None:
@@ -61,13 +62,22 @@ def sample(number: int, words: int) -> str:
 
 
 def planned(server: Server, load: Load) -> Callable[[Context, Sequence[str]], Work[Any]]:
-    """Return what plans a request of the server's family."""
+    """Return what plans a request of the server's family.
+
+    Raises:
+        ArgumentError: The load has what requests of that family do not have.
+    """
     has = server.fields or frozenset()
+    of_entities = not has.isdisjoint({"labels", "schema"})
+    if of_entities and load.query:
+        raise ArgumentError("the server finds entities, in texts that are no queries", param="query")
+    if not of_entities and load.labels is not None:
+        raise ArgumentError("the server finds no entities: it answers vectors or rows", param="labels")
+    labels = list(_LABELS if load.labels is None else load.labels)
     if "labels" in has:
-        labels = list(load.labels)
         return lambda context, texts: entities.inference(context, texts, labels, batch_size=len(texts))
     if "schema" in has:
-        schema = Schema().entities(list(load.labels))
+        schema = Schema().entities(labels)
         return lambda context, texts: calls.batch_extract(context, texts, schema, batch_size=len(texts))
     plan: Any = rows if "pool_factor" in has else embeddings
     encode = plan.encode_query if load.query else plan.encode_document

@@ -21,6 +21,7 @@ from encoder_client.settings import Settings
 
 API_KEY = "ENCODER_API_KEY"
 _SHOWN = 8
+_THRESHOLD = 0.5
 # the status that a shell gives a command that Ctrl-C has ended
 INTERRUPTED = 130
 
@@ -101,7 +102,7 @@ def _add_request_options(command: argparse.ArgumentParser) -> None:
         "texts", nargs="*", metavar="TEXT", help="a text; without any, each line of standard input is one"
     )
     command.add_argument("--label", action="append", metavar="LABEL", help="entities: a label; repeat for several")
-    command.add_argument("--threshold", type=float, default=0.5, help="entities: the least probability, 0 to 1 (0.5)")
+    command.add_argument("--threshold", type=float, help="entities: the least probability, 0 to 1 (0.5)")
     command.add_argument("--query", metavar="TEXT", help="rank the texts by this query")
     command.add_argument("--as-query", action="store_true", help="vectors, rows: the texts are queries, not documents")
 
@@ -142,13 +143,16 @@ def _run_request(options: argparse.Namespace) -> None:
         server = client.server()
         context = Context(server=server, settings=client.settings)
         has = server.fields or frozenset()
+        of_entities = not has.isdisjoint({"labels", "schema"})
+        _check_options(options, of_entities=of_entities)
+        threshold = _THRESHOLD if options.threshold is None else options.threshold
         if options.query is not None:
             ranking = client.run(rows.rank(context, options.query, texts, return_documents=True))
             _print(options, ranking, [f"{found['score']:9.4f}  {found['text']}" for found in ranking])
         elif "labels" in has:
             if not options.label:
                 raise ArgumentError("entities need a label", param="--label")
-            results = client.run(entities.inference(context, texts, options.label, threshold=options.threshold))
+            results = client.run(entities.inference(context, texts, options.label, threshold=threshold))
             for text, found in zip(texts, results, strict=True):
                 lines = [f"{each['score']:6.3f}  {each['label']:16} {each['text']}" for each in found]
                 _print(options, {"text": text, "entities": found}, lines)
@@ -156,7 +160,7 @@ def _run_request(options: argparse.Namespace) -> None:
             if not options.label:
                 raise ArgumentError("entities need a label", param="--label")
             plan = tasks.batch_extract_entities(
-                context, texts, options.label, threshold=options.threshold, include_confidence=True
+                context, texts, options.label, threshold=threshold, include_confidence=True
             )
             for text, answer in zip(texts, client.run(plan), strict=True):
                 lines = [
@@ -174,6 +178,28 @@ def _run_request(options: argparse.Namespace) -> None:
                 _print(options, {"text": text, "embedding": array.tolist()}, [f"{shape}  {beginning} ...  {text}"])
 
 
+def _check_options(options: argparse.Namespace, *, of_entities: bool) -> None:
+    """Refuse the options that an answer would not depend on.
+
+    Raises:
+        ArgumentError: One of them is there; ``param`` is its name.
+    """
+    if options.query is not None:
+        given = {"--label": options.label, "--threshold": options.threshold, "--as-query": options.as_query or None}
+        reason = "texts that are ranked by a query have none"
+    elif of_entities:
+        given, reason = (
+            {"--as-query": options.as_query or None},
+            "the server finds entities, in texts that are no queries",
+        )
+    else:
+        given = {"--label": options.label, "--threshold": options.threshold}
+        reason = "the server finds no entities: it answers vectors or rows"
+    for name, value in given.items():
+        if value is not None:
+            raise ArgumentError(reason, param=name)
+
+
 def _print(options: argparse.Namespace, value: Any, lines: Sequence[str]) -> None:
     if options.json:
         print(json.dumps(value, ensure_ascii=False))
@@ -189,7 +215,7 @@ def _run_bench(options: argparse.Namespace) -> None:
         clients=options.clients,
         texts=options.texts,
         words=options.words,
-        labels=options.label or bench.Load().labels,
+        labels=options.label,
         query=options.as_query,
     )
     settings = _settings(options, concurrency=load.clients, retry_seconds=0.0)

@@ -57,6 +57,23 @@ def test_a_request_prints_vectors_and_rankings(
         assert {request.headers["authorization"] for request in server.received} == {"Bearer secret"}
 
 
+def test_options_that_an_answer_does_not_depend_on_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, handler, options in (
+        ("sentence_transformer", vectors, (["--label", "x"], ["--threshold", "0.5"], ["--query", "q", "--as-query"])),
+        ("lfm2_colbert", vectors, (["--label", "x"], ["--query", "q", "--threshold", "0.5"])),
+        ("deberta_gliner", entities, (["--label", "x", "--as-query"],)),
+    ):
+        with ScriptedServer(kind, handler) as server:
+            for given in options:
+                refused = next(name for name in reversed(given) if name.startswith("--"))
+                assert output(capsys, "ask", server.url, "a", *given, status=1).startswith(f"error: {refused}: ")
+            assert not server.posted
+    with ScriptedServer("sentence_transformer", vectors) as server:
+        assert "labels: " in output(capsys, "bench", server.url, "--label", "x", status=1)
+    with ScriptedServer("deberta_gliner", entities) as server:
+        assert "query: " in output(capsys, "bench", server.url, "--as-query", status=1)
+
+
 def test_models_prints_what_a_server_states(capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer("sentence_transformer", vectors, texts=7) as server:
         found = json.loads(output(capsys, "models", server.url, "--json"))
