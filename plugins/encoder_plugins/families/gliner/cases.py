@@ -254,3 +254,7 @@ def _case(
 
 def _words(count: int) -> str:
     return " ".join(FILLER[index * 7 % len(FILLER)] for index in range(max(1, count)))
+
+
+BUILT_IN = frozenset(case["id"] for case in cases(1))
+"""The ids of the built-in cases."""

@@ -29,7 +29,7 @@ from safetensors import safe_open
 from encoder_plugins.artifact.reference import Array, Case, Recording
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.gliner import stanza_words
-from encoder_plugins.families.gliner.cases import answered, different
+from encoder_plugins.families.gliner.cases import BUILT_IN, answered, different
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
 from encoder_plugins.families.gliner.parameters import choices
 from encoder_plugins.parameters import Value
@@ -82,12 +82,12 @@ class GlinerRecorder:
                     models, languages, (library.config.ent_token, library.config.sep_token)
                 )
             width = None if by_word(library) else library.config.max_width
-            exact = [_computed(library, case) for case in cases]
+            exact = [computed for case in cases if (computed := _computed(library, case)) is not None]
             library.model.to(torch.bfloat16)
-            rounded = [logits(library, case)[1] for case in cases]
+            rounded = [logits(library, case)[1] for case, *_ in exact]
         found: list[Case] = []
         outputs: dict[str, dict[str, Array]] = {}
-        for case, (words, values, entities), values_bfloat16 in zip(cases, exact, rounded, strict=True):
+        for (case, words, values, entities), values_bfloat16 in zip(exact, rounded, strict=True):
             both = {**values, **{f"{name}_bfloat16": array for name, array in values_bfloat16.items()}}
             for one in answered(case, width=width, words=words, entities=entities):
                 found.append(one)
@@ -245,17 +245,24 @@ def drawn_at_random(library: Any, stored: set[str]) -> list[str]:
     return [same[0] for same in names.values() if not stored.intersection(same)]
 
 
-def _computed(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array], list[dict[str, Any]]]:
-    """Return the words, the logits and the entities of a case.
+def _computed(library: Any, case: Case) -> tuple[Case, list[list[int]], dict[str, Array], list[dict[str, Any]]] | None:
+    """Return a case as it can be sent, its words, its logits and its entities; None for a built-in one that cannot be sent.
 
     Raises:
         Unsupported: The library cannot compute them.
     """
     try:
+        read, count = _read(library, case)
+        if read == 0 < count and case["id"] in BUILT_IN:
+            # the labels leave the tokenizer no room for the text, and a server refuses them
+            return None
+        if read < count:
+            # a server refuses the text otherwise
+            case = {**case, "overflow": "truncate"}
         words, values = logits(library, case)
         end = words[-1][1] if words else 0
         # it finds some in the words that are cut off, too
-        return words, values, [entity for entity in predict(library, case) if entity["end"] <= end]
+        return case, words, values, [entity for entity in predict(library, case) if entity["end"] <= end]
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         prepared = library.prepare_batch([case["text"]], case["labels"])
         tokens = library.collate_batch(prepared["input_x"], prepared["entity_types"])["input_ids"].shape[1]
@@ -264,6 +271,20 @@ def _computed(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Arra
         if positions is not None and tokens > positions:
             reason = f"it has {tokens} tokens, and encoder_config.max_position_embeddings is {positions}"
         raise Unsupported(f"gliner cannot compute the case {case['id']}: {reason}"[:500]) from error
+
+
+def _read(library: Any, case: Case) -> tuple[int, int]:
+    """Return how many words of the text of a case the library reads, and how many it has."""
+    prepared = library.prepare_batch([case["text"]], case["labels"])
+    if not prepared["valid_texts"]:
+        return 0, 0
+    batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
+    return _read_words(batch), len(prepared["start_token_map"][0])
+
+
+def _read_words(batch: Mapping[str, Any]) -> int:
+    """Return how many words of its only text the library reads; it numbers them by the tokens that it sees."""
+    return min(len(batch["tokens"][0]), int(batch["words_mask"].max()))
 
 
 def logits(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array]]:
@@ -283,10 +304,7 @@ def logits(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array]]
         return [], {"logits": np.zeros(shape, np.float32), **nothing}
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
     output = library.run_batch(batch)
-    read = len(batch["tokens"][0])
-    if case["overflow"] == "truncate":
-        # the library numbers words by the tokens that it sees
-        read = min(read, int(batch["words_mask"].max()))
+    read = _read_words(batch) if case["overflow"] == "truncate" else len(batch["tokens"][0])
     values = {"logits": np.ascontiguousarray(output.logits[0].float().numpy()[:read])}
     if proposes:
         values[SPANS] = span_logits(library, output.words_embedding[:, :read], output.prompts_embedding)
