@@ -15,7 +15,7 @@ from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupp
 from encoder_plugins.families.gliner import checkpoint
 from encoder_plugins.families.gliner.checkpoint import CONFIG, ENCODER_CONFIG, TOKENIZER_CONFIG, EncoderSpec, Settings
 from encoder_plugins.families.gliner.config import LABELS_TOKENIZER
-from encoder_plugins.prep.checkpoint_json import read_object, refusal, shown
+from encoder_plugins.prep.checkpoint_json import integer, read_object, refusal, shown
 
 _MODEL_TYPES = (None, "gliner", "gliner_bi_encoder", "gliner_bi_encoder_span", "gliner_bi_encoder_token")
 # what is the label encoder's, and the other formats refuse
@@ -51,6 +51,8 @@ def read(folder: Path, changes: Mapping[str, Any] = MappingProxyType({})) -> BiS
         raise refusal(CONFIG, "labels_encoder_config", labels, ("an object", None))
     if values.get("model_type") not in _MODEL_TYPES:
         raise refusal(CONFIG, "model_type", values["model_type"], _MODEL_TYPES)
+    # with two encoders the library makes an LSTM of any number of layers but 0
+    integer(CONFIG, values, "num_rnn_layers", 1, least=0)
     text = checkpoint.parse({name: value for name, value in values.items() if name not in {*_LABELS, "model_type"}})
     checkpoint.check_kind(values.get("model_type"), "gliner_bi_encoder", text.head)
     return BiSettings(text, labels, base)

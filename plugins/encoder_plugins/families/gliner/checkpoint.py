@@ -27,6 +27,7 @@ FLERT = "[FLERT]"
 # tokenizers that cut nothing say so with a number like this
 UNLIMITED = 10**6
 _MAX_WORDS = 384
+_DEFAULT_WIDTH = 12
 DEFAULTS = Choices()
 # beyond these, no engine has a step, and the library no memory
 _MOST_WORDS = 100_000
@@ -186,7 +187,7 @@ def parse(values: dict[str, Any], languages: tuple[str, ...] = ()) -> Settings:
     derived = rows < 0 or class_token_id < 0
     return Settings(
         hidden_size=hidden_size,
-        max_width=_bounded(values, "max_width", 12, _MOST_WIDTH),
+        max_width=_max_width(values, head),
         max_words=_bounded(values, "max_len", _MAX_WORDS, _MOST_WORDS),
         class_token=_text(values, "ent_token", "<<ENT>>"),
         class_token_id=None if derived else class_token_id,
@@ -333,7 +334,8 @@ def _other_plugin(model_type: object, head: Head) -> str:
 
 def _lstm_layers(values: dict[str, Any]) -> int:
     """Return the number of LSTM layers; `has_rnn` is the field of older versions, which today's library ignores."""
-    layers = integer(CONFIG, values, "num_rnn_layers", 1, least=0)
+    # the library has no LSTM where there are less than one
+    layers = max(integer(CONFIG, values, "num_rnn_layers", 1, least=-1), 0)
     if "num_rnn_layers" not in values and not _boolean(values, "has_rnn", default=True):
         raise Unsupported(
             f"{CONFIG}: has_rnn is false, which gliner 0.2.29 ignores: it would compute with an LSTM of random weights."
@@ -349,6 +351,13 @@ def _represents_spans(values: Mapping[str, Any], head: Head) -> bool:
     if not any(found is value for value in accepted):
         raise refusal(CONFIG, "represent_spans", found, accepted)
     return found is True
+
+
+def _max_width(values: dict[str, Any], head: Head) -> int:
+    """Return the words of the longest span; a head of words has none, so that the library never reads the field."""
+    if head == "token" and values.get("max_width") is None:
+        return _DEFAULT_WIDTH
+    return _bounded(values, "max_width", _DEFAULT_WIDTH, _MOST_WIDTH)
 
 
 def _bounded(values: dict[str, Any], name: str, default: int, most: int) -> int:

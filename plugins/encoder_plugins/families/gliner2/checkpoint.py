@@ -60,9 +60,9 @@ def read(folder: Path) -> Gliner2Config:
 
 def parse(values: dict[str, Any]) -> Gliner2Config:
     """Check the object of a config.json; raises as ``read``. Defaults are the library's."""
-    if values.get("model_type") != "extractor":
+    if values.get("model_type") not in ("extractor", None):
         raise Unsupported(
-            f'{CONFIG}: model_type is {shown(values.get("model_type"))}; GLiNER2 checkpoints have "extractor"'
+            f'{CONFIG}: model_type is {shown(values["model_type"])}; GLiNER2 checkpoints have "extractor"'
         )
     architecture = values.get("architecture") or "span"
     if architecture == "boundary":
@@ -72,8 +72,8 @@ def parse(values: dict[str, Any]) -> Gliner2Config:
         )
     if architecture != "span":
         raise refusal(CONFIG, "architecture", architecture, ("span", None))
-    if values.get("token_pooling", "first") != "first":
-        raise refusal(CONFIG, "token_pooling", values["token_pooling"], ("first",))
+    if values.get("token_pooling") not in ("first", None):
+        raise refusal(CONFIG, "token_pooling", values["token_pooling"], ("first", None))
     counting = values.get("counting_layer") or COUNTING_LAYERS[0]
     if counting not in COUNTING_LAYERS:
         raise refusal(CONFIG, "counting_layer", counting, COUNTING_LAYERS)

@@ -62,13 +62,14 @@ def test_an_empty_configuration_means_what_it_means_to_the_library() -> None:
         ("max_len", 12.5),
         ("max_len", 10**9),
         ("max_width", 10**9),
-        ("num_rnn_layers", -1),
+        ("num_rnn_layers", -2),
         ("num_rnn_layers", True),
         ("has_rnn", "yes"),
         # the library ignores this field, and would compute with an LSTM of random weights
         ("has_rnn", False),
         ("embed_ent_token", 1),
         ("max_len", None),
+        ("max_width", None),
         ("ent_token", None),
         ("hidden_size", None),
         ("num_rnn_layers", None),
@@ -104,6 +105,7 @@ def test_a_splitter_that_the_library_does_not_know_has_no_advice() -> None:
         ({}, 1),
         ({"has_rnn": True}, 1),
         ({"num_rnn_layers": 0}, 0),
+        ({"num_rnn_layers": -1}, 0),
         ({"num_rnn_layers": 2}, 2),
         ({"num_rnn_layers": 1, "has_rnn": False}, 1),
     ],
@@ -111,6 +113,10 @@ def test_a_splitter_that_the_library_does_not_know_has_no_advice() -> None:
 def test_the_number_of_lstm_layers_is_read_as_the_library_reads_it(values: dict[str, Any], layers: int) -> None:
     found = checkpoint.parse(values)
     assert found.lstm_layers == layers
+
+
+def test_words_are_scored_without_a_widest_span() -> None:
+    assert checkpoint.parse({"span_mode": "token_level", "max_width": None}).max_width == 12
 
 
 def test_keys_of_training_are_nobodys_business() -> None:

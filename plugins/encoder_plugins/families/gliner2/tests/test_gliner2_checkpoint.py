@@ -26,11 +26,14 @@ SPAN = {"model_type": "extractor"}
         # the library takes the one of span_head where both are there
         ({"max_width": 12, "span_head": {"max_width": 6, "dropout": 0.1}}, (6, "count_lstm")),
         ({"architecture": None, "counting_layer": None, "max_len": 5}, (8, "count_lstm")),
+        ({"model_type": None, "token_pooling": None, "max_width": None}, (8, "count_lstm")),
     ],
 )
 def test_missing_fields_have_the_librarys_meaning(values: dict[str, Any], expected: tuple[int, str]) -> None:
     width, counting = expected
     assert checkpoint.parse(SPAN | values) == Gliner2Config(max_width=width, counting_layer=counting)
+    # it never reads the type
+    assert checkpoint.parse(values) == checkpoint.parse(SPAN | values)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,8 @@ def test_a_bi_encoder_is_accepted(fields: dict[str, Any], tmp_path: Path) -> Non
         ({"model_type": "gliner_bi_encoder_span"}, "contradict"),
         ({"represent_spans": 1}, "represent_spans is 1, which is not supported; supported: false, null, true"),
         ({**SPANS, "represent_spans": True}, "represent_spans is true"),
+        # the library makes an LSTM of that many layers
+        ({"num_rnn_layers": -1}, "num_rnn_layers is -1"),
         ({"post_fusion_schema": "l2l-l2t-t2t"}, "post_fusion_schema"),
         ({"model_type": "gliner_uni_encoder_token"}, "model_type is"),
         ({"words_splitter_type": "spacy"}, "words_splitter_type.*wordsSplitter"),
