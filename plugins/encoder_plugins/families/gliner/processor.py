@@ -364,6 +364,15 @@ class GlinerProcessor:
         whole = [Chunk(0, len(read))]
         return PreparedText(text, read, names, allowed, whole, kept, len(words), split), [prompt]
 
+    @property
+    def _overlap(self) -> int:
+        """Return how many words two parts of a text share: those of the widest entity, but fewer than a part has."""
+        width, most = self._config.max_width, self._config.max_words
+        if width < most:
+            return width
+        # where words are scored, an entity has no widest one that has to be whole
+        return most // 2 if self._by_word else most - 1
+
     def _plan(self, text: str, split: Split, pieces: Sequence[Tokens], most_tokens: int, path: str) -> Sequence[Chunk]:
         words, lengths = split.words, list(map(len, pieces))
         most = self._config.max_words
@@ -375,7 +384,7 @@ class GlinerProcessor:
                 lengths,
                 most_words=most,
                 most_tokens=most_tokens,
-                overlap=self._config.max_width,
+                overlap=self._overlap,
                 most_parts=self.limits.prompts,
                 borders=borders,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,19 @@ def test_a_prompt_fills_what_the_engine_takes_to_the_last_token(make: Make, over
         "data.text",
         f"labels and text are 11 tokens; {takes[overflow]}",
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "overlap"),
+    [({}, WIDTH + 1, WIDTH), ({}, WIDTH, WIDTH - 1), ({}, 1, 0), (BY_WORD, WIDTH + 1, WIDTH), (BY_WORD, WIDTH, 2)],
+)
+def test_chunks_share_fewer_words_than_one_of_them_has(
+    make: Make, options: dict[str, Any], most: int, overlap: int
+) -> None:
+    (text,) = parsed(make(max_words=most, **options), text="a b c " * 7, labels=["x"], overflow="chunk").texts
+    assert (text.chunks[0].begin, text.chunks[-1].end) == (0, 21)
+    assert {chunk.end - chunk.begin for chunk in text.chunks[:-1]} == {most}
+    assert {before.end - behind.begin for before, behind in pairwise(text.chunks)} == {overlap}
 
 
 def test_what_the_tokenizer_cuts_off_counts_among_the_tokens_of_a_refusal(make: Make) -> None:
