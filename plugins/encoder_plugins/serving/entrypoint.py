@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from encoder_plugins import catalog, compatibility
 from encoder_plugins.artifact import manifest
@@ -32,6 +33,23 @@ from encoder_plugins.serving.tuning import Tuning, choose
 
 # PEFT's names
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+# fields of PEFT that say what vLLM does not compute, with the values that it takes beside false and null
+_SERVED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "use_dora": (),
+        "bias": ("none",),
+        "lora_bias": (),
+        # other beginnings of the training, such as PiSSA's, change the model's own weights
+        "init_lora_weights": ("true", "gaussian", "eva", "orthogonal", "mica", "lora_ga"),
+        "modules_to_save": (),
+        "layer_replication": (),
+        "alora_invocation_tokens": (),
+        "use_qalora": (),
+        "use_bdlora": (),
+    }
+)
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +154,12 @@ def read_adapter(name: str, folder: Path, plugin: Plugin) -> Adapter:
     for rank in ranks:
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
             raise BadArgument(f"--adapter {name}: r or rank_pattern in {folder}/{ADAPTER_CONFIG} has {rank!r}")
-    if config.get("use_dora"):
-        raise BadArgument(f"--adapter {name}: it is a DoRA adapter (use_dora), which vLLM does not serve")
+    for field, served in _SERVED.items():
+        if (value := config.get(field)) and str(value).lower() not in served:
+            raise BadArgument(
+                f"--adapter {name}: {field} in {folder}/{ADAPTER_CONFIG} is {json.dumps(value)[:_SHOWN]}, which vLLM does not serve;"
+                " merge the adapter into the weights before prepare"
+            )
     if (folder / ADAPTER_WEIGHTS).is_file():
         try:
             tensors = read_header(folder, ADAPTER_WEIGHTS).shapes

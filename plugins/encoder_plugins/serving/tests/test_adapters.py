@@ -57,11 +57,24 @@ def test_an_adapter_that_is_none_is_refused(tmp_path: Path, config: str | None) 
     # the engine needs room for the largest
     (tmp_path / "adapter_config.json").write_text('{"r": 8, "rank_pattern": {"q": 4, "k": 32}}')
     assert entrypoint.read_adapter("a", tmp_path, PLUGIN).rank == 32
+    for fields in ('"bias": "none", "init_lora_weights": true', '"bias": null, "init_lora_weights": "gaussian"'):
+        (tmp_path / "adapter_config.json").write_text(
+            f'{{"r": 8, "use_dora": false, "layer_replication": null, {fields}}}'
+        )
+        assert entrypoint.read_adapter("a", tmp_path, PLUGIN).rank == 8
 
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [({"lora_r": 8}, "gliner2's save_adapter"), ({"r": 8, "use_dora": True}, "DoRA")],
+    [
+        ({"lora_r": 8}, "gliner2's save_adapter"),
+        ({"r": 8, "use_dora": True}, "use_dora in .* is true, which vLLM does not serve; merge"),
+        ({"r": 8, "bias": "lora_only"}, 'bias in .* is "lora_only"'),
+        ({"r": 8, "lora_bias": True}, "lora_bias in .* is true"),
+        ({"r": 8, "init_lora_weights": "pissa_niter_4"}, "init_lora_weights in .* is"),
+        ({"r": 8, "layer_replication": [[0, 1]]}, "layer_replication in .* is"),
+        ({"r": 8, "modules_to_save": ["norm"]}, "modules_to_save in .* is"),
+    ],
 )
 def test_an_adapter_of_another_form_is_refused_by_it(tmp_path: Path, config: dict[str, Any], reason: str) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
