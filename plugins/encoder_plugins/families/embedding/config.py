@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from encoder_plugins.prep.checkpoint_json import integer
 
+# the token from behind which MPNet numbers positions
+MPNET_PADDING = 1
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
@@ -56,4 +58,7 @@ def padding_token(config: Mapping[str, Any]) -> int | None:
     """Return the padding token of an encoder that numbers positions from behind it: RoBERTa and its kin."""
     if config.get("model_type") not in ("camembert", "mpnet", "roberta", "xlm-roberta"):
         return None
+    if config["model_type"] == "mpnet":
+        # whatever its configuration says
+        return MPNET_PADDING
     return integer("config.json", dict(config), "pad_token_id", 1, least=0)

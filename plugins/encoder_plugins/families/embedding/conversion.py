@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
@@ -16,6 +18,7 @@ from encoder_plugins.families.embedding.format import CONFIG
 from encoder_plugins.families.embedding.served import DENSE
 from encoder_plugins.families.retrieval.conversion import published_name
 from encoder_plugins.families.retrieval.dense import WEIGHTS
+from encoder_plugins.families.retrieval.token_types import check_token_types
 from encoder_plugins.prep.checkpoint_files import INDEX
 from encoder_plugins.prep.checkpoint_json import shown
 from encoder_plugins.prep.tensor_file import FLOATS, read_header
@@ -68,6 +71,24 @@ def write_model(
     # a link: the published file must stay as it is
     (target / CONFIG).unlink()
     (target / CONFIG).write_text(json.dumps(served, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def check_tokenizer(folder: Path, types: int) -> None:
+    """Refuse a tokenizer that gives tokens another type than 0, where the encoder has ``types`` of them.
+
+    Raises:
+        Unsupported: It does, or cannot be loaded, or is not a fast one.
+    """
+    if not types:
+        return
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        # whatever a broken tokenizer makes the libraries raise
+        raise Unsupported(f"the tokenizer cannot be loaded: {type(error).__name__}: {error}"[:500]) from error
+    if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
+        raise Unsupported(f"the tokenizer is a {type(tokenizer).__name__}; only fast tokenizers are served")
+    check_token_types(tokenizer, types)
 
 
 def _encoder_files(folder: Path, layout: CheckpointLayout, prefix: str) -> dict[str, dict[str, str] | None]:

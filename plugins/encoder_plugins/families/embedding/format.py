@@ -17,6 +17,7 @@ from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig, Similarity, padding_token, positions_of_texts
 from encoder_plugins.families.retrieval import dense as dense_modules
+from encoder_plugins.families.retrieval.settings import ARGUMENTS, without_trust
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
 from encoder_plugins.prep.checkpoint_files import (
@@ -29,6 +30,8 @@ from encoder_plugins.prep.checkpoint_files import (
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
 
 CONFIG, LIBRARY = "config.json", "config_sentence_transformers.json"
+# fields with the width of an encoder's rows; the first one is DistilBERT's own
+WIDTHS = ("dim", "hidden_size")
 
 # module types by the names that checkpoints have for them, those that vLLM 0.32 knows
 TRANSFORMER = frozenset(
@@ -69,12 +72,7 @@ TRANSFORMER_CONFIGS = tuple(
 TRANSFORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "processing_kwargs": ({},),
-    "model_args": ({},),
-    "model_kwargs": ({},),
-    "config_args": ({},),
-    "config_kwargs": ({},),
-    "tokenizer_args": ({},),
-    "processor_kwargs": ({},),
+    **dict.fromkeys(ARGUMENTS, ({},)),
     "tokenizer_name_or_path": (),
     "module_output_name": ("token_embeddings",),
     "query_expansion": (),
@@ -192,6 +190,8 @@ def read(folder: Path, *, residual: bool = False, own_prompts: bool = False) -> 
     library = read_object(folder, LIBRARY) if (folder / LIBRARY).is_file() else {}
     prompts, default_prompt = _prompts(library)
     dimensions, pooling = _pooling(folder, modules[1][1], prompted=own_prompts or any(prompts.values()))
+    # the library pools rows of any width, whatever the module says
+    dimensions = next((size for name in WIDTHS if isinstance(size := config.get(name), int)), dimensions)
     for kind, path in modules[2:]:
         if kind == "Dense":
             dimensions = dense_modules.read(folder, path, dimensions, residual=residual).outputs
@@ -283,12 +283,11 @@ def _module(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _transformer(folder: Path) -> dict[str, Any]:
-    name = next((name for name in TRANSFORMER_CONFIGS if (folder / name).is_file()), None)
-    if name is None:
-        return {}
-    config = read_object(folder, name)
+    present = ((name, read_object(folder, name)) for name in TRANSFORMER_CONFIGS if (folder / name).is_file())
+    # the library reads on behind a file without a field
+    name, config = next(((name, fields) for name, fields in present if fields), ("", {}))
     for field, neutral in TRANSFORMER_DEFAULTS.items():
-        value = config.get(field)
+        value = without_trust(field, config.get(field))
         if value is not None and value not in neutral:
             raise Unsupported(f"{name}: {field} is {json.dumps(value)[:200]}, which is not supported")
     if config.get("max_seq_length") is not None:

@@ -38,6 +38,7 @@ from encoder_plugins.families.retrieval.settings import (
     WEIGHTS,
     Settings,
 )
+from encoder_plugins.families.retrieval.token_types import check_token_types
 from encoder_plugins.prep.checkpoint import link
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import for_engine, read_object, shown
@@ -74,6 +75,7 @@ def convert(spec: EncoderSpec, encoder: Any, settings: Settings, folder: Path, t
     config = read_object(folder, CONFIG)
     with _quiet():
         tokenizer = _tokenizer(folder)
+        check_token_types(tokenizer, getattr(encoder, "token_types", 0))
         if settings.lower_case:
             # before the prefixes, of which the library registers those that it then no longer finds in a text
             lower_case(tokenizer.backend_tokenizer)

@@ -57,17 +57,14 @@ FEWEST_TOKENS = 4
 # what Dense modules are applied to
 TOKENS = "token_embeddings"
 
+# fields of the Transformer module with arguments of the library's own loading
+ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 # fields of the Transformer module that change the result, with the values that change nothing
 TRANSFORMER_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "module_output_name": (TOKENS,),
     "processing_kwargs": ({},),
-    "model_args": ({},),
-    "model_kwargs": ({},),
-    "config_args": ({},),
-    "config_kwargs": ({},),
-    "tokenizer_args": ({},),
-    "processor_kwargs": ({},),
+    **dict.fromkeys(ARGUMENTS, ({},)),
     "tokenizer_name_or_path": (),
 }
 
@@ -306,12 +303,19 @@ def _transformer(folder: Path, library: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the Transformer module; PyLate's stand behind those that the module has itself."""
     config = read_object(folder, TRANSFORMER) if (folder / TRANSFORMER).is_file() else {}
     for field, neutral in TRANSFORMER_NEUTRAL.items():
-        if (value := config.get(field)) is not None and value not in neutral:
+        if (value := without_trust(field, config.get(field))) is not None and value not in neutral:
             raise Unsupported(f"{TRANSFORMER}: {field} is {shown(value)}, which is not supported")
     modalities = config.get("modality_config")
     if modalities is not None and (not isinstance(modalities, dict) or set(modalities) != {"text"}):
         raise Unsupported(f"{TRANSFORMER}: modality_config has {shown(modalities)}; only text is served")
     return {**_pylate_fields(library), **config}
+
+
+def without_trust(field: str, value: object) -> object:
+    """Return the value of a field of the Transformer module without what the library takes from its caller alone."""
+    if field not in ARGUMENTS or not isinstance(value, dict):
+        return value
+    return {name: argument for name, argument in value.items() if name != "trust_remote_code"}
 
 
 def _pylate_fields(library: Mapping[str, Any]) -> dict[str, Any]:

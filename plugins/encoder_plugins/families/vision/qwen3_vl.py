@@ -14,6 +14,11 @@ from encoder_plugins.prep.checkpoint_json import integer, refusal, shown
 
 # those for which vLLM rotates heads by time, height and width; for others it takes one position a token, and its kernel for CPUs reads beyond it
 ROPE_TYPES = ("default", "yarn")
+# of the vision encoder, those that vLLM has by the same names as transformers
+ACTIVATIONS = (
+    *("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu"),
+    *("relu", "relu2", "sigmoid", "silu", "swish", "tanh"),
+)
 # fields of the image processor that change pixels, with the values of Qwen3-VL
 _PIXELS: Mapping[str, object] = {
     "do_resize": True,
@@ -72,6 +77,10 @@ def settings(
             f"{CONFIG}: vision_config.out_hidden_size is {shown(vision.get('out_hidden_size'))}, and"
             f" text_config.hidden_size is {width}"
         )
+    # vLLM has no other in the language model, and these in the vision encoder
+    for name, values, accepted in (("text_config", text, ("silu",)), ("vision_config", vision, ACTIVATIONS)):
+        if "hidden_act" in values and values["hidden_act"] not in accepted:
+            raise refusal(f"{CONFIG}: {name}", "hidden_act", values["hidden_act"], accepted)
     if text.get("attention_bias"):
         # vLLM has none behind the attention, and leaves out the checkpoint's
         raise refusal(f"{CONFIG}: text_config", "attention_bias", text["attention_bias"], [False])

@@ -46,7 +46,7 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:
         """Give the engine the published files; what the library leaves out (a head) is left out here, too."""
         # torch: only where a checkpoint is converted
-        from encoder_plugins.families.embedding.conversion import write_model
+        from encoder_plugins.families.embedding.conversion import check_tokenizer, write_model
 
         super().convert(folder, auxiliary, target)
         config = read_object(folder, CONFIG)
@@ -56,7 +56,9 @@ class SentenceTransformerCheckpoint(EmbeddingCheckpoint):
         dense = dense_folders(folder) if encoder.read is not None else []
         served = for_engine(config)
         if encoder.read is not None:
-            chain = read_chain(folder, dense, encoder.read(config).hidden_size)
+            settings = encoder.read(config)
+            check_tokenizer(folder, getattr(settings, "token_types", 0))
+            chain = read_chain(folder, dense, settings.hidden_size)
             served = served_config(config, encoder.architecture, chain)
         write_model(folder, target, layout=encoder.layout(config), prefix=encoder.prefix, dense=dense, served=served)
 

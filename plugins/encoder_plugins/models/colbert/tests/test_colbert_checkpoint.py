@@ -84,6 +84,21 @@ def test_a_checkpoint_that_would_be_served_differently_is_refused(
         CHECKPOINT.convert(published, {}, tmp_path / "model")
 
 
+def test_a_tokenizer_that_gives_tokens_another_type_is_refused(tmp_path: Path) -> None:
+    published = tiny.build("pylate", tmp_path)
+    path = published / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["post_processor"]["single"][1]["Sequence"]["type_id"] = 1
+    path.write_text(json.dumps(tokenizer))
+    # that of BERT would have types of its own, which are 0
+    fields = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
+    path = published / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(Unsupported, match=r"tokenizer\.json: post_processor gives tokens of a text the type_id 1"):
+        CHECKPOINT.convert(published, {}, tmp_path / "model")
+
+
 def test_a_projection_that_is_missing_is_named(tmp_path: Path) -> None:
     published = tiny.build("stanford", tmp_path)
     tensors = load_file(published / WEIGHTS)

@@ -33,6 +33,7 @@ from encoder_plugins.serving import limits
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+PARTS = ("text_config", "vision_config")
 ORACLE = "encoder_plugins.families.vision.tests.oracle"
 LIMITS = limits.typed(VisualLimits, limits.defaults(PLUGIN))
 
@@ -62,6 +63,8 @@ def library(function: str, published: Path, *arguments: Any) -> Any:
         ("config.json", {"model_type": "llama_nemotron_vl"}, "model_type is .*llama_nemotron_vl"),
         ("config.json", {"vision_config": None}, "vision_config is null; expected an object"),
         ("config.json", {"text_config": {"attention_bias": True}}, "text_config: attention_bias is true"),
+        ("config.json", {"text_config": {"hidden_act": "gelu"}}, 'text_config: hidden_act is "gelu"'),
+        ("config.json", {"vision_config": {"hidden_act": "mish"}}, 'vision_config: hidden_act is "mish"'),
         (
             "config.json",
             {"text_config": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e6}}},
@@ -85,7 +88,7 @@ def test_a_checkpoint_that_would_be_served_differently_is_refused(
 ) -> None:
     folder = tiny.build(tmp_path)
     before = json.loads((folder / file).read_text())
-    changed = {name: {**before[name], **value} if name == "text_config" else value for name, value in changed.items()}
+    changed = {name: {**before[name], **value} if name in PARTS and value else value for name, value in changed.items()}
     (folder / file).write_text(json.dumps({**before, **changed}))
     (tmp_path / "model").mkdir()
     with pytest.raises(PrepareError, match=says):

@@ -13,6 +13,7 @@ from encoder_plugins.errors import NotServable, PrepareError, RemoteCodeRefused,
 from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.models.sentence_transformer import checkpoint
 from encoder_plugins.models.sentence_transformer.encoders import ENCODERS
+from encoder_plugins.models.sentence_transformer.tests import tiny
 from encoder_plugins.prep.checkpoint import SourceFile
 
 MODELS = "sentence_transformers.models"
@@ -78,9 +79,8 @@ def without(name: str) -> Change:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sound checkpoint with every module that is served."""
-    write(
-        tmp_path, "config.json", {"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 512}
-    )
+    config = {"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 512}
+    write(tmp_path, "config.json", {**config, "hidden_size": 8, "num_attention_heads": 2})
     modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling", f"{MODELS}.Dense", f"{MODELS}.Normalize")(tmp_path)
     write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 128, "do_lower_case": True})
     write(tmp_path, "1_Pooling/config.json", {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True})
@@ -138,6 +138,10 @@ def test_what_the_library_saved_of_its_vectors_and_scores_is_read(
         change("2_Dense/config.json", use_residual=False, module_input_name="sentence_embedding"),
         change("sentence_bert_config.json", transformer_task="feature-extraction", modality_config={"text": {}}),
         change("sentence_bert_config.json", query_length=None, document_length=None),
+        # which only the library's caller may set
+        change("sentence_bert_config.json", model_args={"trust_remote_code": True}, processor_kwargs={}),
+        change("1_Pooling/config.json", word_embedding_dimension=5),
+        change("config.json", architectures=["MPNetModel"], model_type="mpnet", pad_token_id=None),
         lambda folder: write(folder, "3_Normalize/config.json", {"module_input_name": "sentence_embedding"}),
         change("config_sentence_transformers.json", default_prompt_name=None, prompts=None),
         modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling"),
@@ -228,7 +232,7 @@ def test_what_changes_nothing_is_taken(folder: Path, harmless: Change) -> None:
         (change("sentence_bert_config.json", modality_config=False), Unsupported, "modality_config is false"),
         (change("sentence_bert_config.json", modality_config=[1]), Unsupported, "modality_config is"),
         (
-            change("config.json", architectures=["MPNetModel"], model_type="mpnet", pad_token_id=None),
+            change("config.json", architectures=["RobertaModel"], model_type="roberta", pad_token_id=None),
             Unsupported,
             "pad_token_id is null",
         ),
@@ -373,12 +377,43 @@ def test_an_encoder_is_converted_whatever_head_and_prefix_it_was_published_with(
     assert json.loads((target / "config.json").read_text())["architectures"] == ["SentenceBertModel"]
 
 
-def test_positions_of_roberta_start_behind_the_padding_token(folder: Path) -> None:
-    change(
-        "config.json", architectures=["RobertaModel"], model_type="roberta", max_position_embeddings=514, pad_token_id=1
-    )(folder)
+# MPNet has one padding token whatever its configuration says
+@pytest.mark.parametrize(("encoder", "padding"), [("Roberta", 1), ("MPNet", 0)])
+def test_positions_start_behind_the_padding_token(folder: Path, encoder: str, padding: int) -> None:
+    fields = {"architectures": [f"{encoder}Model"], "model_type": encoder.lower(), "pad_token_id": padding}
+    change("config.json", **fields, max_position_embeddings=514)(folder)
     model = checkpoint.CHECKPOINT.read(folder)
     assert (model.max_positions, model.padding_token) == (512, 1)
+
+
+def test_vectors_are_as_wide_as_the_encoder_whatever_the_pooling_says(folder: Path) -> None:
+    modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling")(folder)
+    change("1_Pooling/config.json", word_embedding_dimension=5)(folder)
+    assert checkpoint.CHECKPOINT.read(folder).dimensions == 8
+
+
+def test_a_file_without_fields_leaves_them_to_the_next_one_of_the_librarys_list(folder: Path) -> None:
+    (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")
+    write(folder, "sentence_bert_config.json", {})
+    model = checkpoint.CHECKPOINT.read(folder)
+    assert (model.max_tokens, model.lower_case) == (128, True)
+
+
+def test_a_tokenizer_that_gives_tokens_another_type_is_refused(tmp_path: Path) -> None:
+    published, model, other = tiny.build("bert", tmp_path), tmp_path / "model", tmp_path / "other"
+    model.mkdir()
+    other.mkdir()
+    path = published / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    for part in tokenizer["post_processor"]["single"]:
+        for piece in part.values():
+            piece["type_id"] = 1
+    path.write_text(json.dumps(tokenizer))
+    # types that the tokenizer does not list among the model's inputs are left out by the library
+    checkpoint.CHECKPOINT.convert(published, {}, model)
+    change("tokenizer_config.json", model_input_names=["input_ids", "token_type_ids", "attention_mask"])(published)
+    with pytest.raises(Unsupported, match=r"tokenizer\.json: post_processor gives tokens of a text the type_id 1"):
+        checkpoint.CHECKPOINT.convert(published, {}, other)
 
 
 def test_a_demo_checkpoint_is_taken() -> None:
@@ -430,6 +465,7 @@ def test_files_are_those_of_the_root_and_of_each_module() -> None:
 
 
 def test_a_head_size_that_the_accelerator_lacks_is_refused_when_serving_starts(folder: Path) -> None:
+    modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling")(folder)
     change("config.json", architectures=["SentenceBertModel"], hidden_size=312, num_attention_heads=12)(folder)
     checkpoint.CHECKPOINT.check(folder, {})
     with pytest.raises(NotServable, match="26 wide"):
@@ -450,6 +486,7 @@ def test_an_artifact_for_vllms_class_is_refused_and_never_packed(folder: Path) -
 
 
 def test_the_engine_gets_the_longest_text(folder: Path) -> None:
+    modules(f"{MODELS}.Transformer", f"{MODELS}.Pooling")(folder)
     change("config.json", architectures=["SentenceBertModel"], hidden_size=384, num_attention_heads=12)(folder)
     settings = checkpoint.CHECKPOINT.engine_settings(folder, "cpu")
     assert (settings.max_model_len, settings.batch_tokens) == (128, 128)
