@@ -12,7 +12,7 @@ from encoder_plugins.families.vision.published import CONFIG, check_fields, imag
 from encoder_plugins.families.vision.sizes import PixelBounds
 from encoder_plugins.prep.checkpoint_json import integer, refusal, shown
 
-# those for which vLLM rotates heads by time, height and width; for others it takes one position a token, and its kernel for CPUs reads beyond it
+# those for which vLLM rotates heads by time, height and width; with linear positions its engine aborted on a CPU
 ROPE_TYPES = ("default", "yarn")
 # of the vision encoder, those that vLLM has by the same names as transformers
 ACTIVATIONS = (
