@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from encoder_kernels import bidirectional_lstm, span_scores
+from encoder_kernels import bidirectional_lstm, dispatch, span_scores
 from encoder_kernels.bidirectional_lstm import kernel as lstm
 from encoder_kernels.span_scores import kernel as spans
 from encoder_kernels.span_scores import reference
@@ -93,6 +93,8 @@ def launches() -> Iterator[set[str]]:
         arguments[2].zero_()
 
     with (
+        # those of an H100
+        mock.patch.object(dispatch, "multiprocessors", return_value=(228 * 1024, 132)),
         mock.patch.object(span_scores, "runs_triton", return_value=True),
         mock.patch.object(bidirectional_lstm, "runs_triton", return_value=True),
         mock.patch.object(spans, "span_scores_kernel", _Kernel(spans.span_scores_kernel, scores, forms)),
