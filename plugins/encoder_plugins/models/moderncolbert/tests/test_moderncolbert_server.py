@@ -210,7 +210,7 @@ async def test_the_python_client_returns_what_the_library_returns(server: Server
             prompted = called("called", kind, str(published), "encode_document", FEW, prompt="[D] a fact: ")
             for mine, theirs in zip(model.encode_document(FEW, prompt_name="fact"), prompted, strict=True):
                 np.testing.assert_allclose(mine, theirs, atol=1e-5)
-            with pytest.raises(InvalidRequestError, match="there is: document, fact, query, summary") as caught:
+            with pytest.raises(InvalidRequestError, match="there is: document, fact, marked, query, summary") as caught:
                 model.encode_query("bread", prompt_name="fiction")
             assert caught.value.param == "data.prompt_name"
             scores = called("ranked", str(published), QUERIES[0], FEW)
