@@ -150,4 +150,5 @@ def test_every_kernel_compiles_and_fits_into_shared_memory(gpu: CompileOnly, dty
             max_labels=labels,
         )
         span_logits(words, words, label, bias, max_width=12)
-    assert set(gpu.compiled) >= {f"{name}_kernel" for name in (*OPERATIONS[1:], "lstm", "span_logits")}
+    kernels = {"lstm", "span_logits", *OPERATIONS} - {"bidirectional_lstm"}
+    assert set(gpu.compiled) >= {f"{name}_kernel" for name in kernels}

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from encoder_plugins.backbones.checkpoint_layout import CheckpointLayout
 from encoder_plugins.errors import SourceFileNotFound, Unsupported
 from encoder_plugins.families.embedding.format import CONFIG
 from encoder_plugins.families.embedding.served import DENSE
-from encoder_plugins.families.retrieval.conversion import published_name
+from encoder_plugins.families.retrieval.conversion import load_tokenizer, published_name
 from encoder_plugins.families.retrieval.dense import WEIGHTS
 from encoder_plugins.families.retrieval.token_types import check_token_types
 from encoder_plugins.prep.checkpoint_files import INDEX
@@ -79,16 +77,8 @@ def check_tokenizer(folder: Path, types: int) -> None:
     Raises:
         Unsupported: It does, or cannot be loaded, or is not a fast one.
     """
-    if not types:
-        return
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:
-        # whatever a broken tokenizer makes the libraries raise
-        raise Unsupported(f"the tokenizer cannot be loaded: {type(error).__name__}: {error}"[:500]) from error
-    if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
-        raise Unsupported(f"the tokenizer is a {type(tokenizer).__name__}; only fast tokenizers are served")
-    check_token_types(tokenizer, types)
+    if types:
+        check_token_types(load_tokenizer(folder), types)
 
 
 def _encoder_files(folder: Path, layout: CheckpointLayout, prefix: str) -> dict[str, dict[str, str] | None]:

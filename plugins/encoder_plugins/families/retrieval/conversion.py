@@ -89,7 +89,12 @@ def convert(spec: EncoderSpec, encoder: Any, settings: Settings, folder: Path, t
     (target / CONFIG).write_text(json.dumps(written, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> Any:
+    """Return a checkpoint's tokenizer as transformers has it.
+
+    Raises:
+        Unsupported: It cannot be loaded, or is not a fast one.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:
@@ -97,6 +102,11 @@ def _tokenizer(folder: Path) -> Any:
         raise Unsupported(f"the tokenizer cannot be loaded: {type(error).__name__}: {error}"[:500]) from error
     if not isinstance(getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
         raise Unsupported(f"the tokenizer is a {type(tokenizer).__name__}; only fast tokenizers are served")
+    return tokenizer
+
+
+def _tokenizer(folder: Path) -> Any:
+    tokenizer = load_tokenizer(folder)
     for name, value, accepted in (
         ("split_special_tokens", tokenizer.split_special_tokens, False),
         ("truncation_side", tokenizer.truncation_side, "right"),
