@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, help="prepared; of a GLiNER plugin, or of a retriever of text")
     parser.add_argument("--words", type=int, default=64)
     parser.add_argument("--labels", type=int, default=5, help="of GLiNER")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=0.5,
+        help="of GLiNER: with weights by chance, half of all spans may be candidates",
+    )
     parser.add_argument("--texts", nargs="+", type=int, default=[1, 8, 16, 32], help="of a step")
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--dtype", default="bfloat16")
@@ -48,25 +54,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-graphs", action="store_true", help="leave out the table of steps with and without graphs")
 
 
-def text(random: np.random.Generator, words: int, labels: int) -> Text:
+def text(random: np.random.Generator, words: int, labels: int, threshold: float) -> Text:
     """Return a text's tokens, and where its words and labels are: labels first, each behind its marker. Without labels, tokens only."""
     from encoder_plugins.families.gliner.payload import encode
 
     first = 2 * labels + 2
     ids = random.integers(10, 1000, first + words * TOKENS // WORDS + 1).tolist()
-    return ids, encode(first + np.arange(words) * TOKENS // WORDS, 1 + 2 * np.arange(labels), 0.5) if labels else None
+    places = first + np.arange(words) * TOKENS // WORDS
+    return ids, encode(places, 1 + 2 * np.arange(labels), threshold) if labels else None
 
 
-def step(engine: Any, texts: Sequence[Text], number: int, task: str) -> None:
-    """Give an engine texts, and wait for their answers."""
+def step(engine: Any, texts: Sequence[Text], number: int, task: str) -> list[int]:
+    """Give an engine texts, wait for their answers, and return how many rows each has."""
     from encoder_plugins.serving.engine import OwnParams
 
     for place, (ids, extra) in enumerate(texts):
         # a copy, as the server makes one for each prompt
         parameters = OwnParams(task=task, extra_kwargs=None if extra is None else dict(extra))
         engine.add_request(f"{number}-{place}", {"prompt_token_ids": ids}, parameters)
+    rows = []
     while engine.has_unfinished_requests():
-        engine.step()
+        rows += [len(output.outputs.data) for output in engine.step()]
+    return rows
 
 
 def milliseconds(engine: Any, texts: Sequence[Text], repeats: int, task: str) -> float:
@@ -132,7 +141,7 @@ def main(given: argparse.Namespace) -> int:
     (model,), (worker,) = models, workers
     labels = given.labels if plugin.task == "token_classify" else 0
     random = np.random.default_rng(0)
-    texts = {count: [text(random, given.words, labels) for _ in range(count)] for count in given.texts}
+    texts = {count: [text(random, given.words, labels, given.threshold) for _ in range(count)] for count in given.texts}
 
     def left(count: int) -> bool:
         fine = bool(time.monotonic() - began < given.limit_seconds)
@@ -147,6 +156,12 @@ def main(given: argparse.Namespace) -> int:
     for count in filter(left, texts):
         found = parts(llm.llm_engine, worker, model, texts[count], given.repeats, plugin.task)
         print(*step_parts.lines(count, found), sep="\n", flush=True)
+    if labels:
+        print()
+    for count in filter(left, texts if labels else {}):
+        # a text with many candidates takes longer, and one of a trained checkpoint has as many as it has entities
+        rows = step(llm.llm_engine, texts[count], SETTLING, plugin.task)
+        print(f"{count} texts: {statistics.median(rows):.0f} candidates a text, at most {max(rows)}", flush=True)
     if on_gpu and not given.no_graphs and hasattr(model, "graphs"):
         print("\n| texts | neither graph | the encoder's | the head's | both, ms |", "|---|---|---|---|---|", sep="\n")
         for count in filter(left, texts):
