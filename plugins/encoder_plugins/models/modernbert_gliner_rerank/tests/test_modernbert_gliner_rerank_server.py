@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -149,7 +150,8 @@ def test_the_example_links_sentences_to_a_catalogue(served: Served, tmp_path: Pa
     artifact = servers.prepare(LINKER, library.folder, tmp_path / ("b" * 64), *sets)
     with servers.running(artifact, name="linker") as linker:
         # those of the plugin's page
-        asyncio.run(documented.run("linker", linker.url, README.parents[1] / LINKER / "README.md"))
+        with contextlib.chdir(tmp_path):
+            asyncio.run(documented.run("linker", linker.url, README.parents[1] / LINKER / "README.md"))
         command = [sys.executable, str(EXAMPLE / "link.py"), linker.url, served.server.url, str(catalogue)]
         printed = subprocess.run([*command, str(sentences)], check=True, capture_output=True, text=True, timeout=300)
     records = [json.loads(line) for line in printed.stdout.splitlines()]
