@@ -6,7 +6,8 @@
 | another format, a path | refused |
 | an address | refused, or fetched before: `inputs.remote` |
 | more bytes or pixels than the limits, or sides of a ratio above 200 | refused, before anything is decoded |
-| truncated or damaged | refused |
+| a JPEG of more than 100 scans, a TIFF whose tiles have more pixels than the limit | refused, before anything is decoded: `inputs.image_work` |
+| truncated or damaged, or of a variant that Pillow does not read | refused |
 | transparency, of a palette, too | flattened on white |
 | CMYK, YCbCr, grey, black and white, a palette | converted to RGB |
 | a colour profile | ignored, as the libraries do |
@@ -19,19 +20,31 @@ Nothing is fetched or opened here.
 from __future__ import annotations
 
 import io
+import re
+import struct
 from typing import Final, Protocol
 
 from PIL import Image
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.inputs import image_work
 from encoder_plugins.inputs.data_uri import file_of
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "GIF")
 # Qwen's processors raise above it, and others make an image of one row of patches
 MOST_RATIO: Final = 200
 
+_SIGNATURES = {
+    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "WEBP": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "TIFF": re.compile(rb"II[*+]\x00|MM\x00[*+]"),
+    "GIF": re.compile(rb"GIF8[79]a"),
+}
 # modes with 8 bits a channel at most
 _MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
+# pixels of all tiles, for each of the limit
+_MOST_OF_TILES = 4
 _ORIENTATION = 0x0112
 _TRANSPOSED = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -91,16 +104,26 @@ def decode(content: bytes, limits: ImageLimits, *, path: str) -> Image.Image:
         raise InvalidRequest(f"too many pixels; the limit is {limits.image_pixels} an image", param=path) from None
     except Exception:
         # Pillow's parsers raise anything for a damaged header
-        raise InvalidRequest(f"not an image that can be read; known are {', '.join(FORMATS)}", param=path) from None
+        raise InvalidRequest(_unread(content), param=path) from None
     with image:
         _check(image, limits, path)
+        _check_work(image, content, limits, path)
         try:
             image.load()
             found = _upright(_rgb(image), _orientation(image))
         except Exception:
             # and anything for damaged data: OSError, SyntaxError, ValueError, struct.error, zlib.error
-            raise InvalidRequest(f"the {image.format} file is truncated or damaged", param=path) from None
+            raise InvalidRequest(_damaged(image.format), param=path) from None
     return found
+
+
+def _unread(content: bytes) -> str:
+    known = next((name for name, signature in _SIGNATURES.items() if signature.match(content)), None)
+    return f"not an image that can be read; known are {', '.join(FORMATS)}" if known is None else _damaged(known)
+
+
+def _damaged(format_: str | None) -> str:
+    return f"the {format_} file is truncated or damaged, or of a variant that Pillow does not read"
 
 
 def _check(image: Image.Image, limits: ImageLimits, path: str) -> None:
@@ -117,7 +140,28 @@ def _check(image: Image.Image, limits: ImageLimits, path: str) -> None:
         )
 
 
+def _check_work(image: Image.Image, content: bytes, limits: ImageLimits, path: str) -> None:
+    if image.format != "TIFF":
+        # Pillow calls a JPEG of several images MPO
+        if image.format in ("JPEG", "MPO") and image_work.scans(content) > image_work.MOST_SCANS:
+            raise InvalidRequest(f"a JPEG of more than {image_work.MOST_SCANS} scans, the limit", param=path)
+        return
+    try:
+        width, height, count = image_work.tiles(content) or (0, 0, 0)
+    except (ValueError, struct.error):
+        raise InvalidRequest(_damaged("TIFF"), param=path) from None
+    # those at the edges reach beyond the image
+    if width * height > limits.image_pixels or width * height * count > _MOST_OF_TILES * limits.image_pixels:
+        raise InvalidRequest(
+            f"{count} tiles of {width} × {height} pixels; the limit is {limits.image_pixels} pixels an image",
+            param=path,
+        )
+
+
 def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "La":
+        # Pillow converts it to nothing else
+        image = image.convert("LA")
     if not image.has_transparency_data:
         return image.convert("RGB")
     above = image.convert("RGBA")

@@ -35,7 +35,7 @@ DEFAULT_DPI: Final = 144
 _WORKER = Path(__file__).with_name("pdf_worker.py")
 # where readers look for it
 _BEGINNING = 1024
-_RANGE = re.compile(r"([1-9][0-9]{0,6})(?:-([1-9][0-9]{0,6}))?")
+_RANGE = re.compile(r"([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?")
 # by the clock, for a second of a processor
 _CLOCK_SECONDS = 4
 
@@ -144,8 +144,8 @@ def page_numbers(value: str, limits: PdfLimits, *, path: str) -> tuple[int, ...]
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if first > last:
             raise InvalidRequest("pages are numbers from 1 and ranges of them, such as 1-3,7", param=path)
-        if last - first + 1 + len(found) > limits.pdf_pages:
-            raise InvalidRequest(f"more than {limits.pdf_pages} pages, the limit (pdf_pages)", param=path)
+        if (count := last - first + 1 + len(found)) > limits.pdf_pages:
+            raise InvalidRequest(f"{count} pages or more; the limit is {limits.pdf_pages} (pdf_pages)", param=path)
         for number in range(first, last + 1):
             if number in found:
                 raise InvalidRequest(f"page {number} is there twice", param=path)

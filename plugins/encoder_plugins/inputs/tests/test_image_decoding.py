@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -84,6 +85,34 @@ def transparent_palette() -> bytes:
     return file(image, "PNG", transparency=0)
 
 
+def repeated_scan(times: int) -> bytes:
+    """A progressive JPEG of grey whose last scan, of six, is there so many times more."""
+    content = file(Image.new("L", (64, 64)), "JPEG", progressive=True)
+    last = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + last * times + content[-2:]
+
+
+def tiled(width: int, height: int, size: tuple[int, int] = (5, 3), *, kind: int = 4) -> bytes:
+    """A compressed TIFF of grey whose tiles have one size and whose image has another; ``kind`` is the type of its numbers."""
+    count = -(-size[0] // max(width, 1)) * -(-size[1] // max(height, 1))
+    packed = zlib.compress(bytes(width * height))
+    tags = {256: size[0], 257: size[1], 258: 8, 259: 8, 262: 1, 277: 1, 322: width, 323: height}
+    end = 8 + 2 + 12 * (len(tags) + 2) + 4
+    ifd = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, value in tags.items())
+    places, sizes = (end, end + 4 * count) if count > 1 else (end, len(packed))
+    ifd += struct.pack("<HHII", 324, 4, count, places) + struct.pack("<HHII", 325, 4, count, sizes)
+    lists = struct.pack("<I", end + 8 * count) * count + struct.pack("<I", len(packed)) * count if count > 1 else b""
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags) + 2) + ifd + bytes(4) + lists + packed
+
+
+def premultiplied() -> bytes:
+    """A TIFF of grey whose alpha channel is declared as multiplied in: a type of samples of 1 instead of 2."""
+    content = file(Image.new("LA", (1, 1), (28, 128)), "TIFF")
+    unmultiplied = bytes.fromhex("5201 0300 01000000 0200")
+    assert unmultiplied in content
+    return content.replace(unmultiplied, unmultiplied[:-2] + b"\1\0")
+
+
 def half_transparent(mode: str) -> bytes:
     return file(Image.new("RGBA", (2, 2), (0, 0, 0, 128)).convert(mode), "PNG")
 
@@ -118,6 +147,11 @@ PIXELS: dict[str, tuple[Callable[[], bytes], tuple[int, int], tuple[int, int, in
     "a damaged colour profile": (lambda: file(picture(), "PNG", icc_profile=b"none"), (4, 2), GREEN),
     "16 bits of three channels": (lambda: png(5, 5, bits=16, colours=2), (5, 5), (0, 0, 0)),
     "one pixel": (lambda: file(Image.new("RGB", (1, 1), WHITE), "PNG"), (1, 1), WHITE),
+    "as many scans as are read": (lambda: repeated_scan(94), (64, 64), (0, 0, 0)),
+    "two scans more behind the end": (lambda: repeated_scan(94) + repeated_scan(2), (64, 64), (0, 0, 0)),
+    "a tile larger than the image": (lambda: tiled(992, 1008), (5, 3), (0, 0, 0)),
+    "several tiles": (lambda: tiled(16, 32, (100, 100)), (100, 100), (0, 0, 0)),
+    "premultiplied grey": (premultiplied, (1, 1), (155, 155, 155)),
     "the most pixels": (lambda: png(1000, 1000), (1000, 1000), (0, 0, 0)),
     "the longest side": (lambda: png(4000, 20), (4000, 20), (0, 0, 0)),
 }
@@ -136,9 +170,21 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "truncated webp": (lambda: noise("WEBP")[:1000], "truncated or damaged|not an image that can be read"),
     "truncated tiff": (lambda: noise("TIFF")[:3000], "truncated or damaged|not an image that can be read"),
     "truncated gif": (lambda: noise("GIF")[:2000], "the GIF file is truncated or damaged"),
-    "truncated header": (lambda: file(picture(), "PNG")[:20], "not an image that can be read"),
-    "no width": (lambda: png(0, 5), "not an image that can be read"),
-    "no height": (lambda: png(5, 0), "not an image that can be read"),
+    "truncated header": (lambda: file(picture(), "PNG")[:20], "the PNG file is truncated or damaged"),
+    "no width": (lambda: png(0, 5), "the PNG file is truncated or damaged"),
+    "no height": (lambda: png(5, 0), "the PNG file is truncated or damaged"),
+    "12 bits of jpeg": (
+        lambda: re.sub(rb"(?<=\xff\xc0\0.)\x08", b"\x0c", noise("JPEG")),
+        "the JPEG file is truncated or damaged, or of a variant that Pillow does not read",
+    ),
+    "a jpeg of many scans": (lambda: repeated_scan(95), "a JPEG of more than 100 scans, the limit"),
+    "a small tiff in a large tile": (lambda: tiled(1008, 1008), "1 tiles of 1008 × 1008 pixels; the limit is 1000000"),
+    "a thin tiff in wide tiles": (
+        lambda: tiled(62_496, 16, (20, 4000)),
+        "250 tiles of 62496 × 16 pixels; the limit is 1000000 pixels an image",
+    ),
+    "a tile without a width": (lambda: tiled(0, 16), "the TIFF file is truncated or damaged"),
+    "a tile of a negative side": (lambda: tiled(16, 16, kind=8), "the TIFF file is truncated or damaged"),
     "too many pixels": (lambda: png(1001, 1000), "1001 × 1000 are 1001000 pixels; the limit is 1000000 an image"),
     "a bomb": (lambda: png(9000, 9000), "9000 × 9000 are 81000000 pixels; the limit is 1000000"),
     "a bomb that Pillow refuses": (lambda: png(20_000, 20_000), "too many pixels; the limit is 1000000"),

@@ -103,6 +103,7 @@ def test_pages_have_the_pixels_of_pdfium(
     ("content", "pages", "param", "says"),
     [
         (SEVERAL, (1, 4), "data.pages", "page 4 is not there: the PDF has 3"),
+        (SEVERAL, page_numbers("99999999999", LIMITS, path=""), "data.pages", "page 99999999999 is not there: the PDF has 3"),
         (pdf(pdfs.A_HUNDRED * 5), None, "data.pages", "has 5 pages; the limit is 4 a request (pdf_pages): send pages, such"),
         (pdf(()), None, "data.pdf", "has no pages"),
         (pdf(trailer=pdfs.ENCRYPTED), None, "data.pdf", "is encrypted and needs a password"),
@@ -117,7 +118,7 @@ def test_pages_have_the_pixels_of_pdfium(
         (pdf((b"0 0 1 900",)), None, "data.pdf", "page 1 has 2 × 1800 pixels at 144 dots per inch; a side may be 200 times"),
         (pdf(contents=(pdfs.SLOW,)), None, "data.pdf", "longer than 1 s of a processor, or 4 s by the clock, the limit (pdf_s"),
     ],
-    ids=["out of range", "too many", "none", "encrypted", "damaged", "truncated", "large", "narrow", "slow"],
+    ids=["out of range", "far out of range", "too many", "none", "encrypted", "damaged", "truncated", "large", "narrow", "slow"],
 )  # fmt: skip
 def test_a_pdf_that_is_not_rendered_is_refused_and_the_next_one_is(
     renderer: PdfRenderer, content: bytes, pages: tuple[int, ...] | None, param: str, says: str
@@ -230,9 +231,10 @@ def test_pages_are_numbers_and_ranges(value: str, numbers: tuple[int, ...]) -> N
     ("value", "says"),
     [
         *((value, "such as 1-3,7") for value in ("", "0", "-1", "2-1", "1-", "a", "1.5", "1,,2", "١", "1" * 50, "1\n")),
-        ("1-5", "more than 4 pages, the limit (pdf_pages)"),
-        ("1-4,5", "more than 4 pages, the limit (pdf_pages)"),
-        ("1-9999999", "more than 4 pages, the limit (pdf_pages)"),
+        ("1-5", "5 pages or more; the limit is 4 (pdf_pages)"),
+        ("1-4,5", "5 pages or more; the limit is 4 (pdf_pages)"),
+        ("1-99999999", "99999999 pages or more; the limit is 4 (pdf_pages)"),
+        ("7,2-99999999", "99999999 pages or more; the limit is 4 (pdf_pages)"),
         ("1-2,2", "page 2 is there twice"),
     ],
 )
