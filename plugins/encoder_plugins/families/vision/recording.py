@@ -62,7 +62,7 @@ def record(
     """
     with calm(checkpoint):
         loaded = load()
-        exact = {str(case["id"]): output(loaded, case) for case in cases}
+        exact = {str(case["id"]): _own(loaded, case) for case in cases}
         queries, documents = calibration.texts()
         encoded = [
             *(loaded.query(text).numpy() for text in queries),
@@ -83,6 +83,14 @@ def record(
         },
         calibration=calibration.stacked(encoded),
     )
+
+
+def _own(library: Library, case: Mapping[str, Any]) -> Array:
+    """Compute the rows of one case, or its scores; raises Unsupported, with the case, for what the library does not take."""
+    try:
+        return output(library, case)
+    except Unsupported as error:
+        raise Unsupported(f"inputs: {case['id']}: {error}") from error
 
 
 def output(library: Library, case: Mapping[str, Any]) -> Array:
@@ -107,8 +115,14 @@ def _document(library: Library, document: str | Mapping[str, str | None]) -> tor
 
 
 def opened(content: str) -> Image.Image:
-    """Return the image of a file in base64."""
-    return Image.open(io.BytesIO(base64.b64decode(content)))
+    """Return the image of a file in base64; raises Unsupported where it is none."""
+    try:
+        image = Image.open(io.BytesIO(base64.b64decode(content)))
+        image.load()
+    except Exception as error:
+        # Pillow's parsers raise anything
+        raise Unsupported(f"an image is not the base64 of a file that Pillow reads: {error}"[:300]) from error
+    return image
 
 
 class ColpaliLibrary:

@@ -6,7 +6,8 @@ attention in both directions and without the last norm; with permission, it is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from transformers import Qwen2TokenizerFast, Qwen2VLImageProcessorFast, Qwen3VLC
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from encoder_plugins.artifact.reference import Case, Recording
+from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.vision import recording
-from encoder_plugins.models.nemotron_colembed.published import read_processing
+from encoder_plugins.models.nemotron_colembed.published import read, read_processing
 from encoder_plugins.prep.checkpoint_json import read_object
 
 
@@ -46,10 +48,30 @@ class NemotronRecorder:
 
 
 RECORDER = NemotronRecorder()
+# tokens of a turn before an image, and more than enough
+_BEFORE_IMAGE = 16
 
 
 class _Rows:
-    """What both references share."""
+    """What both references share; ``checkpoint`` is the folder of the published files."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._bounds = read(checkpoint).bounds
+        self._processing = read_processing(checkpoint)
+
+    @contextmanager
+    def _room(self, image: Image.Image | None) -> Iterator[None]:
+        """Refuse an image for which the processor raised since it would have cut it; raises Unsupported."""
+        try:
+            yield
+        except Exception as error:
+            most = self._processing.document_tokens
+            if image is None or _BEFORE_IMAGE + 2 * (tokens := self._bounds.tokens(*image.size)) <= most:
+                raise
+            raise Unsupported(
+                f"the image of {image.width} × {image.height} pixels has {tokens} tokens, which count twice; this model takes"
+                f" {most} with its prompt (p_max_length less reserve_tokens_for_images)"
+            ) from error
 
     def score(self, query: torch.Tensor, document: torch.Tensor) -> float:
         """Return the score of a document from both rows: the sum over the query's of the largest product."""
@@ -64,6 +86,7 @@ class Mathematics(_Rows):
     """
 
     def __init__(self, checkpoint: Path) -> None:
+        super().__init__(checkpoint)
         values = {**read_object(checkpoint, "config.json"), "model_type": "qwen3_vl"}
         values.pop("auto_map", None)
         with recording.loading("transformers"):
@@ -85,7 +108,6 @@ class Mathematics(_Rows):
         self._model = self._model.float().eval()
         # the published code leaves it out: products with rows are of the last layer's sums
         self._model.language_model.norm = torch.nn.Identity()
-        self._processing = read_processing(checkpoint)
 
     def bfloat16(self) -> None:
         """Compute in bfloat16 from now on."""
@@ -97,7 +119,9 @@ class Mathematics(_Rows):
 
     def document(self, text: str | None, image: Image.Image | None) -> torch.Tensor:
         """Return the rows of a text, of an image, or of an image with a text, `[rows, dimensions]`."""
-        return self._rows(self.document_inputs(text, image))
+        with self._room(image):
+            inputs = self.document_inputs(text, image)
+        return self._rows(inputs)
 
     def query_inputs(self, text: str) -> Any:
         """Return what the model gets of a query."""
@@ -151,6 +175,7 @@ class PublishedCode(_Rows):
     """
 
     def __init__(self, checkpoint: Path) -> None:
+        super().__init__(checkpoint)
         with recording.loading("the checkpoint's code"):
             self._model = transformers.AutoModel.from_pretrained(
                 checkpoint,
@@ -162,7 +187,6 @@ class PublishedCode(_Rows):
             self._processor = transformers.AutoProcessor.from_pretrained(
                 checkpoint, trust_remote_code=True, local_files_only=True
             )
-        self._processing = read_processing(checkpoint)
 
     def bfloat16(self) -> None:
         """Compute in bfloat16 from now on."""
@@ -176,7 +200,9 @@ class PublishedCode(_Rows):
         """Return the rows of a text, of an image, or of an image with a text, `[rows, dimensions]`."""
         if image is not None:
             pages = {"image": [image.convert("RGB")], "text": [text or ""]}
-            return self._rows(self._model.process_documents(pages))
+            with self._room(image):
+                inputs = self._model.process_documents(pages)
+            return self._rows(inputs)
         # the published code takes images only: its own parts, for a turn without one
         content = [{"type": "text", "text": self._processing.passage(text or "")}]
         turn = self._processor.apply_chat_template(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.original import OriginalError, original
 from encoder_plugins.errors import InvalidRequest, PrepareError
 from encoder_plugins.families.retrieval.cases import WORDS
 from encoder_plugins.families.retrieval.checkpoint import read_served
@@ -23,6 +24,7 @@ from encoder_plugins.families.vision.tokens import VisualTokenizer
 from encoder_plugins.models.nemotron_colembed import PLUGIN
 from encoder_plugins.models.nemotron_colembed.checkpoint import CHECKPOINT
 from encoder_plugins.models.nemotron_colembed.parity import PARITY
+from encoder_plugins.models.nemotron_colembed.published import read as read_published
 from encoder_plugins.models.nemotron_colembed.tests import tiny
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.processor import ServingContext
@@ -206,6 +208,26 @@ def test_cases_whose_image_the_published_processor_would_cut_are_left_out(publis
     # and the published code computes the largest that are left
     images = [case for case in cases if case["id"] in ("image-square", "image-odd", "caption-long")]
     assert len(reference("recorded", folder, images, trust_remote_code=False).outputs) == 3
+
+
+def test_a_users_image_that_cannot_be_recorded_is_refused_by_its_case(published: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(published, tmp_path / "published")
+    shutil.copytree(Path(__file__).parent / "published_code", folder, dirs_exist_ok=True)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_pixels": 16_777_216}))
+    large, small = picture(1200, 800), picture(20, 12)
+    tokens = read_published(folder).bounds.tokens(1200, 800)
+    room = f"the image of 1200 × 800 pixels has {tokens} tokens, which count twice; this model takes 700"
+    for case, says in (
+        ({"id": "own", "image": large}, room),
+        ({"id": "own", "text": "a", "documents": ["b", {"image": large, "text": "c"}]}, room),
+        ({"id": "own", "image": f"data:image/png;base64,{small}"}, "an image is not the base64 of a file that Pillow"),
+        ({"id": "own", "image": small[:100]}, "an image is not the base64 of a file that Pillow reads"),
+    ):
+        own = [each for each in PARITY.cases(folder, [case]) if each["id"] == "own"]
+        for trusted in (False, True):
+            with pytest.raises(OriginalError, match=re.escape(f"inputs: own: {says}")):
+                reference("recorded", folder, own, trust_remote_code=trusted)
 
 
 def test_the_reference_is_what_the_published_code_computes_layer_by_layer(published: Path) -> None:
