@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+# of the sides of what Qwen's image processors take
+_MOST_RATIO = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelBounds:
@@ -52,8 +55,9 @@ class PixelBounds:
     def ahead(self, width: int, height: int) -> tuple[int, int]:
         """Return the size that an image has when it is handed to the model's image processor."""
         size = self.scaled(width, height)
-        # an image that is very narrow would be scaled again: it is left to the processor
-        return size if self.scaled(*size) == size else (width, height)
+        # one that is very narrow would be scaled again, or be refused for a ratio that it has only now: it is left to the processor
+        taken = self.scaled(*size) == size and max(size) <= _MOST_RATIO * min(size)
+        return size if taken else (width, height)
 
     def fits(self, width: int, height: int) -> bool:
         """Return whether the encoder takes an image of this size: it takes any."""

@@ -1,4 +1,4 @@
-"""The tiles of an image are those of LFM2-VL's own image processor."""
+"""The tiles of an image are those of LFM2-VL's own image processor, and sizes those of Qwen's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import random
 
 import pytest
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-from encoder_plugins.families.vision.sizes import Tiles, ViewBounds, from_dict
+from encoder_plugins.families.vision.sizes import PixelBounds, Tiles, ViewBounds, from_dict
 from encoder_plugins.inputs.image import MOST_RATIO
 
 # as LFM2-VL-450M has them, and small ones
@@ -46,6 +47,19 @@ def test_tiles_and_tokens_are_those_of_transformers(tiles: Tiles) -> None:
         found.append(tiles.tokens(width, height))
     assert len(found) > 250
     assert tiles.most_tokens - 100 < max(found) <= tiles.most_tokens
+
+
+@pytest.mark.parametrize(("least", "most"), [(65_536, 1_003_520), (3_136, 16_777_216), (65_536, 262_144)])
+def test_an_image_of_any_ratio_that_is_taken_has_the_size_of_qwens_processor(least: int, most: int) -> None:
+    bounds, chosen = PixelBounds(side=32, least=least, most=most), random.Random(0)
+    # both sides are rounded down: the ratio grows beyond what the processor takes, and it must get the image as it is
+    sizes = [(150, 30_000), (30_000, 150), (95, 19_000), (1, 200), (200, 1)]
+    narrow = [(chosen.randint(1, 300), chosen.randint(150, MOST_RATIO)) for _ in range(300)]
+    sizes += [(short, short * ratio) for short, ratio in narrow] + [(short * ratio, short) for short, ratio in narrow]
+    for width, height in sizes:
+        wide, high = bounds.ahead(width, height)
+        ahead = smart_resize(high, wide, 32, least, most)
+        assert ahead[::-1] == smart_resize(height, width, 32, least, most)[::-1] == bounds.scaled(width, height)
 
 
 def test_an_image_without_a_view_does_not_fit() -> None:
