@@ -8,7 +8,8 @@ import pybase64
 
 from encoder_plugins.errors import InvalidRequest
 
-_DATA = re.compile(r"data:[^,]{0,200};base64,")
+# the scheme and the name of the encoding are the same in capitals (RFC 3986, RFC 2397)
+_DATA = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 

@@ -153,7 +153,7 @@ def _check_work(image: Image.Image, content: bytes, limits: ImageLimits, path: s
     # those at the edges reach beyond the image
     if width * height > limits.image_pixels or width * height * count > _MOST_OF_TILES * limits.image_pixels:
         raise InvalidRequest(
-            f"{count} tiles of {width} × {height} pixels; the limit is {limits.image_pixels} pixels an image",
+            f"tiles of {width} × {height} pixels ({count} in all); the limit is {limits.image_pixels} pixels an image",
             param=path,
         )
 

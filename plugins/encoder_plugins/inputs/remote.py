@@ -39,8 +39,9 @@ _AT_ONCE = 8
 _SCHEMES = ("http://", "https://")
 # stores name these types for a file that was given none
 _UNTYPED = "application/octet-stream|binary/octet-stream"
-_IMAGE = re.compile(rf"(image/[a-z0-9.+-]+|{_UNTYPED})(;.*)?", re.IGNORECASE)
-_PDF = re.compile(rf"(application/pdf|application/x-pdf|{_UNTYPED})(;.*)?", re.IGNORECASE)
+_PARAMETERS = r"[ \t]*(;.*)?"
+_IMAGE = re.compile(rf"(image/[a-z0-9.+-]+|{_UNTYPED}){_PARAMETERS}", re.IGNORECASE)
+_PDF = re.compile(rf"(application/pdf|application/x-pdf|{_UNTYPED}){_PARAMETERS}", re.IGNORECASE)
 # names of several parts, the last of which begins with a letter: certificates are not for numeric addresses
 _HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?")
 _MOST_OF_HOST = 259

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.inputs import image_work
 from encoder_plugins.inputs.image import content_of, decode
 
 
@@ -178,10 +179,13 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         "the JPEG file is truncated or damaged, or of a variant that Pillow does not read",
     ),
     "a jpeg of many scans": (lambda: repeated_scan(95), "a JPEG of more than 100 scans, the limit"),
-    "a small tiff in a large tile": (lambda: tiled(1008, 1008), "1 tiles of 1008 × 1008 pixels; the limit is 1000000"),
+    "a small tiff in a large tile": (
+        lambda: tiled(1008, 1008),
+        r"tiles of 1008 × 1008 pixels \(1 in all\); the limit is 1000000",
+    ),
     "a thin tiff in wide tiles": (
         lambda: tiled(62_496, 16, (20, 4000)),
-        "250 tiles of 62496 × 16 pixels; the limit is 1000000 pixels an image",
+        r"tiles of 62496 × 16 pixels \(250 in all\); the limit is 1000000 pixels an image",
     ),
     "a tile without a width": (lambda: tiled(0, 16), "the TIFF file is truncated or damaged"),
     "a tile of a negative side": (lambda: tiled(16, 16, kind=8), "the TIFF file is truncated or damaged"),
@@ -254,7 +258,10 @@ def test_damage_anywhere_is_refused_or_has_pixels() -> None:
     assert outcomes == {"RGB", "data.image"}
 
 
-@pytest.mark.parametrize("prefix", ["", "data:image/png;base64,", "data:;base64,", "data:image/jpeg;name=a;base64,"])
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "data:image/png;base64,", "data:;base64,", "data:image/jpeg;name=a;base64,", "DATA:image/png;Base64,"],
+)
 def test_base64_and_data_uris_are_read(prefix: str) -> None:
     content = noise("PNG")
     assert content_of(prefix + base64.b64encode(content).decode(), LIMITS, path="data.image") == content
@@ -292,3 +299,16 @@ def test_what_holds_no_image_is_refused(value: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as refused:
         content_of(value, LIMITS, path="data.image")
     assert refused.value.param == "data.image"
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("big", "kind", "number"), [(False, 3, "H"), (False, 4, "I"), (True, 4, "I"), (True, 16, "Q")])
+def test_tiles_are_those_of_the_first_directory_of_a_tiff(order: str, *, big: bool, kind: int, number: str) -> None:
+    sides = {256: 100, 257: 50, 322: 32, 323: 16}
+    entries = b"".join(
+        struct.pack(order + ("HHQ" if big else "HHI"), tag, kind, 1)
+        + struct.pack(order + number, side).ljust(8 if big else 4, b"\0")
+        for tag, side in sides.items()
+    )
+    header = struct.pack(order + "HHHQQ", 43, 8, 0, 16, 4) if big else struct.pack(order + "HIH", 42, 8, 4)
+    assert image_work.tiles((b"II" if order == "<" else b"MM") + header + entries) == (32, 16, 16)

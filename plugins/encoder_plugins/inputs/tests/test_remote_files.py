@@ -21,7 +21,7 @@ PDF = pdf()[:400]
 FILES = {
     "/a.gif": ("image/gif", FILE),
     "/a.pdf": ("application/pdf", PDF),
-    "/b.pdf": ("Application/X-PDF; version=1.7", PDF),
+    "/b.pdf": ("Application/X-PDF ; version=1.7", PDF),
     "/untyped": ("application/octet-stream", FILE),
     "/page": ("text/html", b"<html>"),
     "/typed": ("text/" + "a" * 100, b"a"),
