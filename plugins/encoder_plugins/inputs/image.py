@@ -6,7 +6,8 @@
 | another format, a path | refused |
 | an address | refused, or fetched before: `inputs.remote` |
 | more bytes or pixels than the limits, or sides of a ratio above 200 | refused, before anything is decoded |
-| a JPEG of more than 100 scans, a TIFF whose tiles have more pixels than the limit | refused, before anything is decoded: `inputs.image_work` |
+| a JPEG of more than 100 scans, a file of far more parts than others have, a TIFF whose tiles have more pixels than the limit | refused, before
+anything is decoded: `inputs.image_work` |
 | truncated or damaged, or of a variant that Pillow does not read | refused |
 | transparency, of a palette, too | flattened on white |
 | CMYK, YCbCr, grey, black and white, a palette | converted to RGB |
@@ -98,6 +99,8 @@ def decode(content: bytes, limits: ImageLimits, *, path: str) -> Image.Image:
     Raises:
         InvalidRequest: It is not an image that is decoded; the module's documentation has the outcome of each kind.
     """
+    if reason := image_work.excess(content):
+        raise InvalidRequest(reason, param=path)
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError:
@@ -107,7 +110,7 @@ def decode(content: bytes, limits: ImageLimits, *, path: str) -> Image.Image:
         raise InvalidRequest(_unread(content), param=path) from None
     with image:
         _check(image, limits, path)
-        _check_work(image, content, limits, path)
+        _check_tiles(image, content, limits, path)
         try:
             image.load()
             found = _upright(_rgb(image), _orientation(image))
@@ -140,11 +143,8 @@ def _check(image: Image.Image, limits: ImageLimits, path: str) -> None:
         )
 
 
-def _check_work(image: Image.Image, content: bytes, limits: ImageLimits, path: str) -> None:
+def _check_tiles(image: Image.Image, content: bytes, limits: ImageLimits, path: str) -> None:
     if image.format != "TIFF":
-        # Pillow calls a JPEG of several images MPO
-        if image.format in ("JPEG", "MPO") and image_work.scans(content) > image_work.MOST_SCANS:
-            raise InvalidRequest(f"a JPEG of more than {image_work.MOST_SCANS} scans, the limit", param=path)
         return
     try:
         width, height, count = image_work.tiles(content) or (0, 0, 0)

@@ -17,6 +17,7 @@ from PIL import Image, ImageCms, ImageOps
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.inputs import image_work
+from encoder_plugins.inputs import image_work
 from encoder_plugins.inputs.image import content_of, decode
 
 
@@ -104,6 +105,33 @@ def tiled(width: int, height: int, size: tuple[int, int] = (5, 3), *, kind: int 
     ifd += struct.pack("<HHII", 324, 4, count, places) + struct.pack("<HHII", 325, 4, count, sizes)
     lists = struct.pack("<I", end + 8 * count) * count + struct.pack("<I", len(packed)) * count if count > 1 else b""
     return struct.pack("<2sHIH", b"II", 42, 8, len(tags) + 2) + ifd + bytes(4) + lists + packed
+
+
+def with_parts(format_: str, part: bytes, count: int) -> bytes:
+    """A picture with a part that says nothing so many times more, before its pixels."""
+    content = file(picture(), format_)
+    # behind the signature, the first chunk, or before the image
+    place = {"JPEG": 2, "PNG": 33, "GIF": content.find(b",")}[format_]
+    return content[:place] + part * count + content[place:]
+
+
+def many_tags(count: int) -> bytes:
+    """A TIFF with so many tags of its own, beside the eleven that Pillow writes."""
+    content = file(Image.new("L", (4, 2), 9), "TIFF")
+    (place,) = struct.unpack_from("<I", content, 4)
+    (entries,) = struct.unpack_from("<H", content, place)
+    own = b"".join(struct.pack("<HHII", 40_000 + number, 3, 1, 0) for number in range(count))
+    old = content[place + 2 : place + 2 + 12 * entries]
+    # the directory is written again, behind everything
+    return (
+        content[:4]
+        + struct.pack("<I", len(content))
+        + content[8:]
+        + struct.pack("<H", entries + count)
+        + old
+        + own
+        + bytes(4)
+    )
 
 
 def premultiplied() -> bytes:
@@ -241,6 +269,35 @@ def test_a_file_that_is_not_decoded_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as refused:
         decode(make(), LIMITS, path="data.images[3]")
     assert refused.value.param == "data.images[3]"
+
+
+@pytest.mark.parametrize(
+    ("format_", "part", "each", "says"),
+    [
+        ("JPEG", b"\xff\xe5\0\2", 1, "a JPEG of more than 50000 segments and bytes between them, the limit"),
+        ("JPEG", b"\xff", 1, "a JPEG of more than 50000 segments and bytes between them, the limit"),
+        ("PNG", struct.pack(">I4sI", 0, b"prVt", zlib.crc32(b"prVt")), 1, "a PNG of more than 50000 chunks, the limit"),
+        ("GIF", b"!\xfe\1a\1b\0", 3, "a GIF of more than 50000 blocks before its first image, the limit"),
+    ],
+    ids=["segments", "filling", "chunks", "blocks"],
+)
+def test_a_file_of_more_parts_than_any_other_is_refused(format_: str, part: bytes, each: int, says: str) -> None:
+    # an ordinary one has up to ten
+    most = image_work.MOST_PARTS // each
+    found = decode(with_parts(format_, part, most - 10), LIMITS, path="data.image")
+    assert found.tobytes() == decode(with_parts(format_, part, 0), LIMITS, path="data.image").tobytes()
+    with pytest.raises(InvalidRequest, match=says):
+        decode(with_parts(format_, part, most + 1), LIMITS, path="data.image")
+    # its end may be missing
+    with pytest.raises(InvalidRequest, match=f"the {format_} file is truncated or damaged"):
+        decode(with_parts(format_, part, 100)[:200], LIMITS, path="data.image")
+
+
+def test_a_tiff_of_many_tags_is_refused() -> None:
+    own = len(Image.open(io.BytesIO(many_tags(0))).tag_v2)  # type: ignore[attr-defined]
+    assert decode(many_tags(1000 - own), LIMITS, path="data.image").getpixel((0, 0)) == (9, 9, 9)
+    with pytest.raises(InvalidRequest, match="a TIFF of more than 1000 tags, the limit"):
+        decode(many_tags(1001 - own), LIMITS, path="data.image")
 
 
 def test_damage_anywhere_is_refused_or_has_pixels() -> None:
