@@ -69,8 +69,8 @@ class BuiltPrompt:
 
     @property
     def words_kept(self) -> int:
-        """The number of words that the model sees."""
-        return int(np.count_nonzero(self.words >= 0))
+        """The number of words that were not cut off: all of them, also those without tokens, where nothing was."""
+        return int(np.count_nonzero(self.words >= 0)) if self.cut else len(self.words)
 
 
 class WordTokens:

@@ -279,12 +279,31 @@ def _read(library: Any, case: Case) -> tuple[int, int]:
     if not prepared["valid_texts"]:
         return 0, 0
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
-    return _read_words(batch), len(prepared["start_token_map"][0])
+    return _read_words(library, prepared, batch), len(prepared["start_token_map"][0])
 
 
-def _read_words(batch: Mapping[str, Any]) -> int:
-    """Return how many words of its only text the library reads; it numbers them by the tokens that it sees."""
-    return min(len(batch["tokens"][0]), int(batch["words_mask"].max()))
+def _read_words(library: Any, prepared: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
+    """Return how many words of its only text the library reads.
+
+    It numbers them by the tokens that it sees, so that numbers are missing where the tokenizer cuts the text off, and where words have no
+    tokens. The latter are read.
+    """
+    words, seen = len(batch["tokens"][0]), int(batch["words_mask"].max())
+    return seen if seen < words and _cut(library, prepared, batch) else words
+
+
+def _cut(library: Any, prepared: Mapping[str, Any], batch: Mapping[str, Any]) -> bool:
+    """Return whether the library's tokenizer cuts the only text of a batch off."""
+    tokenizer, length = library.data_processor.transformer_tokenizer, batch["input_ids"].shape[1]
+    limit = tokenizer.model_max_length
+    if length < limit:
+        return False
+    tokenizer.model_max_length = limit + 1
+    try:
+        again = library.collate_batch(prepared["input_x"], prepared["entity_types"])
+    finally:
+        tokenizer.model_max_length = limit
+    return bool(again["input_ids"].shape[1] > length)
 
 
 def logits(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array]]:
@@ -304,7 +323,7 @@ def logits(library: Any, case: Case) -> tuple[list[list[int]], dict[str, Array]]
         return [], {"logits": np.zeros(shape, np.float32), **nothing}
     batch = library.collate_batch(prepared["input_x"], prepared["entity_types"])
     output = library.run_batch(batch)
-    read = _read_words(batch) if case["overflow"] == "truncate" else len(batch["tokens"][0])
+    read = _read_words(library, prepared, batch) if case["overflow"] == "truncate" else len(batch["tokens"][0])
     values = {"logits": np.ascontiguousarray(output.logits[0].float().numpy()[:read])}
     if proposes:
         values[SPANS] = span_logits(library, output.words_embedding[:, :read], output.prompts_embedding)

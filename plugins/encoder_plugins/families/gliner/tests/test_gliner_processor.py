@@ -19,7 +19,7 @@ from encoder_plugins.families.gliner.limits import LIMITS
 from encoder_plugins.families.gliner.payload import Item
 from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed
 from encoder_plugins.families.gliner.request import LOW_THRESHOLD, Request
-from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
+from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, call
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
@@ -195,6 +195,26 @@ def test_truncated_texts_are_the_library_s_and_say_so(library: Library) -> None:
         assert answer["truncated"] is (sent > MAX_WORDS)
         assert answer["words_kept"] == min(sent, MAX_WORDS)
         assert answer["usage"]["words"] == sent
+
+
+def test_a_word_without_tokens_is_not_cut_off(one: Library, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        shutil.copy(one.folder / name, tmp_path)
+    about = json.loads((one.folder / "tokenizer.json").read_bytes())
+    drop = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}
+    before = [about["normalizer"]] if about["normalizer"] else []
+    about["normalizer"] = {"type": "Sequence", "normalizers": [drop, *before]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(about), encoding="utf-8")
+    served = processor(Library(tmp_path))
+    call("drop", str(one.folder), "\u200b")
+    try:
+        for text, truncated in ((f"\u200b {TEXTS[0]}", False), (f"\u200b {TEXTS[4] * 3}", True)):
+            answer = answered(one, served, text=text, labels=LABELS, threshold=0.1, overflow="truncate")
+            assert_same(answer["entities"], one.entities(text, LABELS, threshold=0.1), text)
+            kept = min(len(words.split(text)), MAX_WORDS)
+            assert (answer["truncated"], answer["words_kept"]) == (truncated, kept)
+    finally:
+        call("drop", str(one.folder), None)
 
 
 def limited(library: Library, folder: Path) -> GlinerProcessor:
