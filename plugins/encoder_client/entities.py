@@ -66,6 +66,7 @@ def predict_entities(
     candidates_per_text: Candidates | None = None,
     label_set: str | None = None,
     max_labels: int | None = None,
+    language: str | None = None,
     packing_config: None = None,
     return_vectors: Literal[False] = False,
     return_label_vectors: Literal[False] = False,
@@ -89,6 +90,7 @@ def predict_entities(
         candidates_per_text=candidates_per_text,
         label_set=label_set,
         max_labels=max_labels,
+        language=language,
         return_vectors=return_vectors,
         return_label_vectors=return_label_vectors,
     )
@@ -111,6 +113,7 @@ def inference(
     candidates_per_text: Candidates | None = None,
     label_set: str | None = None,
     max_labels: int | None = None,
+    language: str | None = None,
     show_progress_bar: bool | None = False,
     return_vectors: Literal[False] = False,
     return_label_vectors: Literal[False] = False,
@@ -137,6 +140,8 @@ def inference(
         label_set: Only for ``deberta_gliner_linker``: a set of labels that the model was prepared with, instead of ``labels``, which is
             then an empty list; entities have an ``id``.
         max_labels: Only for ``modernbert_gliner_rerank``: labels that are read with a text at once.
+        language: Only for a model that was prepared with ``wordsSplitter: stanza``: the language that all texts are split as; otherwise
+            each text's language is detected.
         show_progress_bar: Whether a progress bar is shown; None shows it where the log level is INFO or DEBUG.
         return_vectors: Only False: the server has no vectors of entities.
         return_label_vectors: Only False.
@@ -165,6 +170,7 @@ def inference(
         candidates_per_text=candidates_per_text,
         label_set=label_set,
         max_labels=max_labels,
+        language=language,
         show_progress_bar=show_progress_bar,
         return_vectors=return_vectors,
         return_label_vectors=return_label_vectors,
@@ -190,6 +196,7 @@ def planned(
     candidates_per_text: Candidates | None = None,
     label_set: str | None = None,
     max_labels: int | None = None,
+    language: str | None = None,
     label_vectors: Mapping[str, Any] | None = None,
 ) -> Work[list[list[Entity]]]:
     """Plan what ``inference`` describes, also with ``label_vectors`` as a request has them, which no argument of the library is."""
@@ -216,6 +223,9 @@ def planned(
     if max_labels is not None:
         context.server.require("max_labels", argument="max_labels")
         common["max_labels"] = max_labels
+    if language is not None:
+        context.server.require("language", argument="language")
+        common["language"] = language
     if label_set is not None:
         context.server.require("label_set", argument="label_set")
         refuse("send either labels or label_set", labels=labels or None)

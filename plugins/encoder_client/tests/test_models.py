@@ -82,7 +82,9 @@ def test_blank_texts_have_no_entities_and_are_not_sent(ner: ScriptedServer) -> N
 def test_the_arguments_of_gliner_are_the_fields_of_the_request(ner: ScriptedServer) -> None:
     with GLiNER(ner.url) as model:
         span: Any = {"start": 0, "end": 1, "text": "a"}
-        model.predict_entities("a", ["x", "y"], False, 0.25, True, True, input_spans=[[span]], overflow="chunk")
+        model.predict_entities(
+            "a", ["x", "y"], False, 0.25, True, True, input_spans=[[span]], overflow="chunk", language="de"
+        )
     assert only(ner) == {
         "texts": ["a"],
         "labels": ["x", "y"],
@@ -92,6 +94,7 @@ def test_the_arguments_of_gliner_are_the_fields_of_the_request(ner: ScriptedServ
         "return_class_probs": True,
         "input_spans": [[{"start": 0, "end": 1}]],
         "overflow": "chunk",
+        "language": "de",
     }
 
 
