@@ -67,7 +67,7 @@ def planned(server: Server, load: Load) -> Callable[[Context, Sequence[str]], Wo
     Raises:
         ArgumentError: The load has what requests of that family do not have.
     """
-    has = server.fields or frozenset()
+    has = server.fields_for(labels=load.labels is not None)
     of_entities = not has.isdisjoint({"labels", "schema"})
     if of_entities and load.query:
         raise ArgumentError("the server finds entities, in texts that are no queries", param="query")

@@ -142,7 +142,7 @@ def _run_request(options: argparse.Namespace) -> None:
     with Client(_settings(options, retry_seconds=options.retry)) as client:
         server = client.server()
         context = Context(server=server, settings=client.settings)
-        has = server.fields or frozenset()
+        has = server.fields_for(labels=bool(options.label))
         of_entities = not has.isdisjoint({"labels", "schema"})
         _check_options(options, of_entities=of_entities)
         threshold = _THRESHOLD if options.threshold is None else options.threshold

@@ -35,6 +35,12 @@ class Server:
         """Return a limit of one request; None where there is none."""
         return self.limits.get(name)
 
+    def fields_for(self, *, labels: bool) -> frozenset[str]:
+        """Return the fields of its requests; where it does not state them, a request with labels is one for entities."""
+        if self.fields is not None:
+            return self.fields
+        return frozenset({"labels"} if labels else ())
+
     def require(self, name: str, *, argument: str) -> None:
         """Refuse an argument that the server's requests have no field for.
 

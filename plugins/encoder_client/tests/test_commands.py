@@ -74,6 +74,16 @@ def test_options_that_an_answer_does_not_depend_on_are_refused_by_name(capsys: p
         assert "query: " in output(capsys, "bench", server.url, "--as-query", status=1)
 
 
+def test_labels_are_sent_to_a_server_that_does_not_state_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer("deberta_gliner", entities, undescribed=refusal(404, "no such path")) as server:
+        assert output(capsys, "ask", server.url, "Tim", "--label", "boss").split() == ["0.500", "boss", "Tim"]
+        load = ["--requests", "2", "--warm", "0", "--label", "boss", "--json"]
+        assert json.loads(output(capsys, "bench", server.url, *load))["failed"] == {}
+        # the reason is that of the server
+        server.handler = lambda data: refusal(404, "no such path")
+        assert output(capsys, "ask", server.url, "Tim", "--label", "boss", status=1) == "error: no such path\n"
+
+
 def test_models_prints_what_a_server_states(capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer("sentence_transformer", vectors, texts=7) as server:
         found = json.loads(output(capsys, "models", server.url, "--json"))
