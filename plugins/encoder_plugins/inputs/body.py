@@ -83,10 +83,13 @@ def decode(body: bytes, kind: type[T]) -> T:
 def encode(data: object, *, lora: str | None = None) -> bytes:
     """Return the body of ``POST /pooling`` with ``data`` in it; for requests that do not come as bytes.
 
+    Bytes are written in base64 where a field takes that.
+
     Raises:
-        InvalidRequest: ``data`` holds something that JSON has not, such as a lone surrogate.
+        InvalidRequest: ``data`` holds something that JSON has not, such as a lone surrogate, or bytes in place of a text.
     """
     try:
+        in_bytes = _bytes_as_text(data, ("data",))
         body = msgspec.json.encode({"data": data} if lora is None else {"data": data, "lora": lora}, enc_hook=_plain)
         # msgspec writes null for a number that is not finite, and null means something to some fields
         infinite = _position(data, _is_not_finite, ("data",)) if b"null" in body else None
@@ -95,6 +98,8 @@ def encode(data: object, *, lora: str | None = None) -> bytes:
         raise InvalidRequest(_SURROGATE, param=_path(path)) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the request cannot be written as JSON: {error}", param="data") from None
+    if in_bytes is not None:
+        raise InvalidRequest("the value is bytes, and has to be a text", param=_path(in_bytes))
     if infinite is not None:
         raise InvalidRequest(_NOT_FINITE, param=_path(infinite))
     return body
@@ -151,6 +156,9 @@ _ANY_KEY = "[...]"
 
 # bodies beyond this size are not read again to find a field
 _NAMED_BYTES = 1 << 18
+
+# what takes base64, which msgspec writes for bytes
+_BASE64 = frozenset({"image", "images", "pdf", "label_vectors"})
 
 _SURROGATE = "the text holds a lone surrogate, which is not a character"
 _NOT_FINITE = "the number is not finite; JSON has neither NaN nor infinity"
@@ -296,6 +304,20 @@ def _position(
     for step, part in steps:
         found = _position(part, is_wrong, (*path, step))
         if found is not None:
+            return found
+    return None
+
+
+def _bytes_as_text(value: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...] | None:
+    """Return the path of the first bytes in a field that does not take base64; None where there are none."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return path
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for step, part in steps:
+        # texts are most of a request
+        if type(part) is str or step in _BASE64:
+            continue
+        if (found := _bytes_as_text(part, (*path, step))) is not None:
             return found
     return None
 

@@ -246,6 +246,8 @@ def test_requests_in_process_become_the_same_body() -> None:
         ({"words": ["a", "b\ud800"]}, "data.words[1]"),
         ({"words": ["a"], "inner": [[{"low": "\udfff"}]]}, "data.inner[0][0].low"),
         ({"words": [object()]}, "data"),
+        ({"words": ["a", b"b"]}, "data.words[1]"),
+        ({"words": [], "named": {"x": [{"grade": bytearray(b"high")}]}}, "data.named.x[0].grade"),
         ({"words": [], "count": 10**5000}, "data"),
         ({"words": circular()}, "data"),
     ],
@@ -270,6 +272,12 @@ def test_a_number_that_is_not_finite_is_refused_in_process_too(data: Any, param:
     with pytest.raises(InvalidRequest, match="is not finite") as caught:
         bodies.encode(data)
     assert caught.value.param == param
+
+
+def test_bytes_are_written_in_base64_where_a_field_takes_that() -> None:
+    data = {"documents": ["a", {"image": b"x", "text": "b"}, {"pdf": b"y"}], "images": [b"z"]}
+    written = {"documents": ["a", {"image": "eA==", "text": "b"}, {"pdf": "eQ=="}], "images": ["eg=="]}
+    assert msgspec.json.decode(bodies.encode(data)) == {"data": written}
 
 
 def test_null_and_its_letters_are_taken_in_process() -> None:
