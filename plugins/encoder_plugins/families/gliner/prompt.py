@@ -70,7 +70,9 @@ class BuiltPrompt:
     @property
     def words_kept(self) -> int:
         """The number of words that were not cut off: all of them, also those without tokens, where nothing was."""
-        return int(np.count_nonzero(self.words >= 0)) if self.cut else len(self.words)
+        if not self.cut:
+            return len(self.words)
+        return int(np.count_nonzero(self.words >= 0))
 
 
 class WordTokens:
