@@ -82,14 +82,17 @@ def _scans(content: bytes) -> int:
 
 
 def _segments(content: bytes) -> Iterator[int]:
-    """Yield where the segments of a JPEG before its first scan are, and the bytes between them, each of which Pillow looks at."""
-    position = 2
+    """Yield where the segments of a JPEG's first image are, and the bytes between them before its first scan, which Pillow looks at one by one."""
+    position, scanned = 2, False
     while marker := _MARKER.search(content, position):
-        yield from range(position, marker.start() + 1)
-        if content[marker.end() - 1] == _SCAN:
+        yield from () if scanned else range(position, marker.start())
+        yield marker.start()
+        kind = content[marker.end() - 1]
+        if kind == _END:
             return
+        scanned |= kind == _SCAN
         position = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
-    yield from range(position, len(content))
+    yield from () if scanned else range(position, len(content))
 
 
 def _chunks(content: bytes) -> Iterator[int]:

@@ -37,8 +37,14 @@ RESOURCES = "resources.json"
 DEFAULT = "en"
 """The library's own fallback."""
 
+LONGEST_RUN = 4_000
+"""Characters of ASCII without white space that stanza may get in one run; in several, as many as take it no longer."""
+
 _REPOSITORY = "stanza-"
 _TOKENIZE, _EXPAND = "tokenize", "mwt"
+# what stanza's expression for addresses may pass over in one go: it begins anew at each character, so that a run takes the square of its
+# length, 0.25 s for the longest, and holds Python's lock meanwhile. White space behind a backslash can be part of an address.
+_RUN = re.compile(r"(?:\\[\x01-\x09\x0b\x0c\x0e-\x7f]|[\x01-\x08\x0b\x0c\x0e-\x1f\x21-\x7f])++")
 
 
 class Word(NamedTuple):
@@ -216,8 +222,13 @@ class StanzaSplitter:
         """Return the words of a text in ``language``; None has it detected.
 
         Raises:
-            ValueError: stanza cannot split the text.
+            ValueError: stanza cannot split the text, or would take too long.
         """
+        if sum((run.end() - run.start()) ** 2 for run in _RUN.finditer(text)) > LONGEST_RUN**2:
+            raise ValueError(
+                "the text has more letters, digits and signs without white space between them than stanza can search for addresses;"
+                f" the limit is a run of {LONGEST_RUN} characters, or several whose squares add up to as much"
+            )
         known = language or self._language(text)
         chosen = self._fallback if known is None else known
         try:

@@ -208,6 +208,31 @@ def test_a_text_that_stanza_cannot_split_is_refused(published: Published, monkey
     assert caught.value.param == "data.texts[0]"
 
 
+@pytest.mark.parametrize(
+    ("runs", "longer"),
+    [
+        ("x" * 4_000, "x" * 4_001),
+        # 2 828 squared, twice
+        ("a@" * 1_414 + "\n" + "-" * 2_828, "a@" * 1_414 + "\n" + "-" * 2_829),
+        # white space behind a backslash is part of an address in quotes
+        ('\\" ' * 4_000 + "é", r"\"\ " * 1_001),
+        ("東" * 9_000, "x" * 200_000),
+    ],
+)
+def test_a_text_in_which_stanza_searches_addresses_for_too_long_is_refused(
+    published: Published, monkeypatch: pytest.MonkeyPatch, runs: str, longer: str
+) -> None:
+    ours = published.processor
+    assert ours._stanza is not None
+    monkeypatch.setattr(ours._stanza._pipelines["en"], "words", lambda text: [])
+    answered(published.library, ours, texts=["one", runs], labels=LABELS, language="en")
+    with pytest.raises(
+        InvalidRequest, match="the limit is a run of 4000 characters, or several whose squares"
+    ) as caught:
+        answered(published.library, ours, texts=["one", longer], labels=LABELS, language="en")
+    assert caught.value.param == "data.texts[1]"
+
+
 def test_prep_refuses_what_is_missing_by_name(published: Published, tmp_path: Path) -> None:
     def prep(auxiliary: tuple[Auxiliary, ...], *, allow_pickle: bool = True, **parameters: Any) -> None:
         prepared(
