@@ -3,7 +3,7 @@
 | a file | what it would cost |
 |---|---|
 | a JPEG of many scans | each goes over all pixels, and may be 20 bytes: 240 KB took more than a minute |
-| a JPEG, PNG or GIF of many parts | Pillow looks at each of them, and keeps it: 20 MB of empty ones took 9 s and 650 MB |
+| a JPEG, PNG or GIF of many parts | Pillow reads each of them by itself, and keeps it: 20 MB of empty ones took 9 s and 650 MB |
 | a TIFF of many tags | likewise, with a warning in the log for each |
 | a TIFF of few pixels in a large tile | a whole tile is decompressed: 10 × 10 pixels took 740 MB |
 """
@@ -82,7 +82,7 @@ def _scans(content: bytes) -> int:
 
 
 def _segments(content: bytes) -> Iterator[int]:
-    """Yield where the segments of a JPEG's first image are, and the bytes between them before its first scan, which Pillow looks at one by one."""
+    """Yield where the segments of a JPEG's first image are, and the bytes between them before its first scan, which Pillow reads one by one."""
     position, scanned = 2, False
     while marker := _MARKER.search(content, position):
         yield from () if scanned else range(position, marker.start())

@@ -17,7 +17,6 @@ from PIL import Image, ImageCms, ImageOps
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.inputs import image_work
-from encoder_plugins.inputs import image_work
 from encoder_plugins.inputs.image import content_of, decode
 
 
