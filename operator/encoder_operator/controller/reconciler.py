@@ -31,7 +31,7 @@ from encoder_operator.state.observed import GateCondition, ObservedState, format
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import condition_values, status
-from encoder_operator.status.events import events_for
+from encoder_operator.status.events import events_for, events_on_api_error
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
 
@@ -170,21 +170,22 @@ class Reconciler:
                 created = created or _creates_prep_job(action)
                 self._record_metrics(live, observed, plan.status, action)
         except (RequestRejected, WebhookFailed) as error:
-            if starts and not created:
+            refused_preparation = starts and not created
+            if refused_preparation:
                 # a Job that the API server rejects, for instance because of a quota, does not exist and holds no slot
                 starts = False
                 self._prep_slots.set_jobs(key, ())
             # show a write that the API server rejects in the status
-            await self._update_status(
-                key, live, status.status_on_api_error(plan.status, live.get("status") or {}, error, observed.now)
-            )
+            old = live.get("status") or {}
+            shown = status.status_on_api_error(plan.status, old, error, observed.now, preparation=refused_preparation)
+            await self._show_error(key, live, shown)
             raise
         finally:
             if starts:
                 # the Job may exist even if the write failed; the next reconcile corrects the count
                 self._prep_slots.set_jobs(key, ["started"])
         for event in plan.events:
-            await self._client.create_event(_event_manifest(live, event, observed))
+            await self._client.create_event(_event_manifest(live, event, observed.now))
         await self._update_status(key, live, plan.status)
         return plan.requeue_after
 
@@ -192,10 +193,16 @@ class Reconciler:
         """Report that the model's children cannot be read, and leave the rest of its status unchanged."""
         live = await self._client.get(naming.KIND, *key)
         if live is not None:
-            new_status = live.get("status") or {}
-            await self._update_status(
-                key, live, status.status_on_api_error(new_status, new_status, error, self._client.now)
-            )
+            old = live.get("status") or {}
+            await self._show_error(key, live, status.status_on_api_error(old, old, error, self._client.now))
+
+    async def _show_error(self, key: NamespacedName, live: Json, shown: Json) -> None:
+        """Update the status with a rejected request, and post its Events."""
+        plugin = str(live.get("spec", {}).get("plugin", ""))
+        self._phase_gauge.set(key, str(shown["phase"]), plugin)
+        for event in events_on_api_error(live.get("status") or {}, shown):
+            await self._client.create_event(_event_manifest(live, event, self._client.now))
+        await self._update_status(key, live, shown)
 
     async def _update_status(self, key: NamespacedName, live: Json, new_status: Json) -> None:
         self._condition_gauge.set(key, new_status)
@@ -342,12 +349,12 @@ def _has_condition(live: Json, name: str) -> bool:
     return bool(_condition(live.get("status") or {}, name).get("status") == "True")
 
 
-def _event_manifest(live: Json, event: Event, observed: ObservedState) -> Json:
+def _event_manifest(live: Json, event: Event, at: datetime) -> Json:
     meta = live["metadata"]
     identity = json_digest(
         {"uid": meta["uid"], "generation": meta.get("generation"), "say": [event.reason, event.message]}
     )
-    now = format_time(observed.now)
+    now = format_time(at)
     return {
         "apiVersion": "v1",
         "kind": "Event",

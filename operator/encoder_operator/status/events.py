@@ -65,6 +65,11 @@ def events_for(old: Json, new: Json) -> tuple[Event, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def events_on_api_error(old: Json, new: Json) -> tuple[Event, ...]:
+    """Return the Events for the changes between two statuses, the second of which reports a rejected write: no Job has started."""
+    return tuple(dict.fromkeys([*_passed(old, new), *_reasons(old, new), *_outcomes(old, new)]))
+
+
 def _started(old: Json, new: Json) -> Iterator[Event]:
     job = new.get("prepJob")
     if job and job != old.get("prepJob"):

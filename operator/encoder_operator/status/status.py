@@ -180,12 +180,28 @@ def not_accepted_status(live: Json, error: NotAccepted, observed: ObservedState)
     return _assemble(found, conditions, old, live["metadata"].get("generation", 0), observed)
 
 
-def status_on_api_error(status: Json, old: Json, error: ApiServerError, now: datetime) -> Json:
-    """Return a status that reports, besides everything else, a request that the API server rejected."""
+def status_on_api_error(
+    status: Json, old: Json, error: ApiServerError, now: datetime, *, preparation: bool = False
+) -> Json:
+    """Return a status that reports, besides everything else, a request that the API server rejected.
+
+    Args:
+        status: The status that was planned; it assumes that all writes have succeeded.
+        old: The status before.
+        error: The rejection.
+        now: Current time.
+        preparation: Whether the rejected write kept the prep Job from being created.
+    """
     before = {entry["type"]: entry for entry in old.get("conditions", [])}
+    # an EncoderModel that has never been reconciled has no conditions
+    listed = status.get("conditions") or [{"type": name} for name in ("Progressing", "Degraded")]
+    planned = {entry["type"]: entry for entry in listed}
+    reported = ["Progressing", "Degraded", *(("ArtifactReady", "UpToDate") if preparation else ())]
+    if _waits_for_nothing_else(status, planned):
+        reported.append("Ready")
 
     def with_error(entry: Json) -> Json:
-        if entry["type"] not in ("Progressing", "Degraded"):
+        if entry["type"] not in reported:
             return entry
         spelling = str(entry["type"] == "Degraded")
         previous = before.get(entry["type"], {})
@@ -193,13 +209,24 @@ def status_on_api_error(status: Json, old: Json, error: ApiServerError, now: dat
         return entry | {
             "status": spelling,
             "reason": Reason.WRITE_REFUSED.value,
-            "message": str(error)[:MESSAGE_LIMIT],
+            # UpToDate refers to ArtifactReady
+            "message": entry["message"] if entry["type"] == "UpToDate" else str(error)[:MESSAGE_LIMIT],
             "lastTransitionTime": since or format_time(now),
         }
 
-    # an EncoderModel that has never been reconciled has no conditions
-    listed = status.get("conditions") or [{"type": name} for name in ("Progressing", "Degraded")]
-    return status | {"conditions": [with_error(entry) for entry in listed]}
+    found = status | {"conditions": [with_error(entry) for entry in listed]}
+    if status.get("phase") != "Suspended":
+        found["phase"] = "Degraded" if planned.get("Available", {}).get("status") == "True" else "Failed"
+    # the planned ones may not exist
+    jobs = {name: old[name] for name in ("prepJob", "parityJob") if name in old}
+    return {name: value for name, value in found.items() if name not in ("prepJob", "parityJob")} | jobs
+
+
+def _waits_for_nothing_else(status: Json, planned: dict[str, Json]) -> bool:
+    """Return whether a rejected request is what keeps a model from being ready, and not a problem that was known before."""
+    ready, degraded = planned.get("Ready"), planned["Degraded"]
+    known = degraded.get("status") == "True" and degraded.get("reason") != Reason.WRITE_REFUSED
+    return bool(ready and ready["status"] != "True" and not known and status.get("phase") != "Suspended")
 
 
 def waiting_for_deletion_status(model: EncoderModel, observed: ObservedState) -> Json:

@@ -70,6 +70,15 @@ async def test_a_job_that_the_api_server_rejects_holds_no_slot(harness: Harness,
     assert not slots.has_job(MODEL)
     assert turns[-1] == OTHER
     assert harness.condition("Degraded") == ("True", "WriteRefused")
+    # and nothing in the status claims that it exists
+    assert harness.condition("ArtifactReady") == harness.condition("Ready") == ("False", "WriteRefused")
+    assert (harness.status["phase"], harness.status.get("prepJob")) == ("Failed", None)
+    assert sorted(event["reason"] for event in harness.fake.of("events")) == ["Degraded", "WriteRefused"]
+    harness.fake.forbidden = set()
+    slots.leave(OTHER)
+    await harness.reconcile()
+    assert (harness.status["phase"], harness.condition("ArtifactReady")) == ("Preparing", ("False", "Preparing"))
+    assert "PrepStarted" in {event["reason"] for event in harness.fake.of("events")}
 
 
 async def test_a_job_holds_its_slot_until_it_has_finished(harness: Harness, slots: PrepSlots) -> None:
@@ -255,13 +264,17 @@ async def test_what_cannot_be_read_is_reported(harness: Harness, slots: PrepSlot
     await harness.reconcile()
     harness.edit(lambda live: live["spec"].update(parity={"inputs": {"configMapRef": {"name": "cases"}}}))
     harness.fake.forbidden = {f"GET {refused}"}
-    before = {name: value for name, value in harness.status.items() if name != "conditions"}
+
+    def others() -> Json:
+        return {name: value for name, value in harness.status.items() if name not in ("conditions", "phase")}
+
+    before = others()
     with pytest.raises(RequestRejected, match=f"{refused} is forbidden"):
         await harness.reconcile()
     assert harness.condition("Degraded")[0] == "True"
+    assert harness.status["phase"] == "Failed"
     # everything else is as it was
-    assert before["phase"] == "Preparing"
-    assert {name: value for name, value in harness.status.items() if name != "conditions"} == before
+    assert others() == before
     assert harness.condition("ArtifactReady") == ("False", "Preparing")
 
 

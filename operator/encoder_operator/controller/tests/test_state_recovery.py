@@ -456,7 +456,8 @@ async def test_a_rejected_read_is_reported_and_nothing_is_changed() -> None:
     for _ in range(2):
         with pytest.raises(RequestRejected):
             await harness.reconcile()
-    assert harness.fake.writes == ["PATCH encodermodels/status minilm"]
+    assert [write for write in harness.fake.writes if "events" not in write] == ["PATCH encodermodels/status minilm"]
+    assert sorted(event["reason"] for event in harness.fake.of("events")) == ["Degraded", "WriteRefused"]
     assert harness.condition("Degraded") == ("True", "WriteRefused")
     assert "controllerrevisions" in harness.message("Degraded")
     harness.fake.forbidden = set()

@@ -145,7 +145,7 @@ async def test_a_pvc_that_cannot_be_expanded_is_reported_and_blocks_nothing_else
         harness.jobs()
         harness.deployment()
     assert harness.condition("Degraded") == ("True", "WriteRefused")
-    assert harness.condition("Ready") == ("True", "Ready")
+    assert (harness.status["phase"], harness.condition("Ready")) == ("Degraded", ("True", "Ready"))
     assert set(harness.endpoints()) == {harness.status["activeRevision"]}
     assert len(harness.fake.of("controllerrevisions", component="revision")) == 2
     harness.edit(sized("1Gi"))

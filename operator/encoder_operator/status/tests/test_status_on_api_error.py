@@ -20,11 +20,14 @@ def condition(name: str, status: str, reason: str = "AsExpected", since: str = B
 
 def on_error(old: list[Json], message: str = "no quota") -> dict[str, Json]:
     """Return the conditions, by type, after an error at a model with these."""
-    status = {"phase": "Serving", "conditions": old}
-    found = status_on_api_error(status, status, RequestRejected(message, status=403), NOW)
-    assert found["phase"] == "Serving"
-    Status.model_validate(found)
+    found = after_error({"phase": "Serving", "conditions": old}, message)
     return {entry["type"]: entry for entry in found["conditions"]}
+
+
+def after_error(status: Json, message: str = "no quota", **more: bool) -> Json:
+    found = status_on_api_error(status, status, RequestRejected(message, status=403), NOW, **more)
+    Status.model_validate(found)
+    return found
 
 
 def test_progressing_and_degraded_report_it_and_the_others_stay_as_they_are() -> None:
@@ -49,3 +52,40 @@ def test_a_message_of_the_api_server_is_cut_to_what_the_schema_allows() -> None:
 
 def test_a_model_that_has_no_conditions_yet_gets_the_two() -> None:
     assert set(on_error([])) == {"Progressing", "Degraded"}
+
+
+WORKING = [condition("Progressing", "True"), condition("Degraded", "False")]
+
+
+def test_the_phase_is_that_of_a_model_with_a_problem() -> None:
+    serving, starting = condition("Available", "True"), condition("Available", "False")
+    assert after_error({"phase": "RollingOut", "conditions": [serving, *WORKING]})["phase"] == "Degraded"
+    assert after_error({"phase": "Verifying", "conditions": [starting, *WORKING]})["phase"] == "Failed"
+    assert after_error({"phase": "Suspended", "conditions": [starting, *WORKING]})["phase"] == "Suspended"
+
+
+def test_ready_has_the_reason_why_a_model_is_not() -> None:
+    pending = condition("Ready", "Unknown", "ParityPending")
+    found = on_error([*WORKING, pending])["Ready"]
+    assert (found["status"], found["reason"], found["message"]) == ("False", "WriteRefused", "no quota")
+    # another rejection than the last time
+    again = condition("Ready", "False", "WriteRefused")
+    assert on_error([condition("Degraded", "True", "WriteRefused"), again])["Ready"]["message"] == "no quota"
+
+
+def test_ready_keeps_a_cause_that_was_known_before_the_rejection() -> None:
+    failed = condition("Ready", "False", "ParityFailed")
+    assert on_error([condition("Degraded", "True", "ParityFailed"), failed])["Ready"] == failed
+    suspended = condition("Ready", "False", "Suspended")
+    found = after_error({"phase": "Suspended", "conditions": [*WORKING, suspended]})
+    assert suspended in found["conditions"]
+
+
+def test_a_preparation_that_cannot_start_is_not_reported_as_started() -> None:
+    names = ("ArtifactReady", "UpToDate")
+    planned = {"prepJob": "new", "conditions": [*(condition(name, "False", "Preparing") for name in names), *WORKING]}
+    found = status_on_api_error(planned, {}, RequestRejected("no quota", status=403), NOW, preparation=True)
+    reported = {entry["type"]: (entry["reason"], entry["message"]) for entry in found["conditions"]}
+    assert reported["ArtifactReady"] == ("WriteRefused", "no quota")
+    assert reported["UpToDate"] == ("WriteRefused", "m")
+    assert "prepJob" not in found
