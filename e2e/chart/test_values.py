@@ -193,6 +193,12 @@ def test_both_helms_render_the_same(values: Body) -> None:
     [
         ({"crds": {"enabled": True}}, "enabled"),
         ({"setings": {}}, "setings"),
+        # a heading under which every line is a comment: helm takes the defaults of the section away
+        *(({name: None}, f"'?{name}'?( is required)?$") for name in ("watch", "tenancy", "monitoring", "gatePolicy")),
+        ({"monitoring": {"alerts": None}}, "monitoring.*alerts"),
+        # neither may be switched off by an empty value
+        ({"gatePolicy": {"enabled": None}}, "gatePolicy.*enabled"),
+        ({"crds": {"keep": None}}, "crds.*keep"),
         ({"settings": {"logLevel": "loud"}}, "logLevel"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
         ({"engines": {"cpu": {"sentence_transfomer": IMAGE}}}, "unknown plugin"),
@@ -238,6 +244,7 @@ def test_a_value_that_is_null_is_none(either_helm: Helm, monkeypatch: pytest.Mon
             "servingResources": {"requests": {"cpu": 0.5, "memory": None}},
         },
         "tenancy": {"prepServiceAccounts": None},
+        "gatePolicy": {"trustedControllers": None},
         "defaults": None,
         "updates": {"window": None},
     }

@@ -184,6 +184,6 @@ spec:
 {{/* CEL: whether the user is a controller of Kubernetes, a kubelet, in system:masters, or in gatePolicy.trustedControllers. */}}
 {{- define "encoder-operator.trusted" -}}
 request.userInfo.username.startsWith('system:serviceaccount:kube-system:')
-|| request.userInfo.username in [{{ range $i, $user := concat (list "system:kube-controller-manager" "system:kube-scheduler") .Values.gatePolicy.trustedControllers }}{{ if $i }}, {{ end }}'{{ $user }}'{{ end }}]
+|| request.userInfo.username in [{{ range $i, $user := concat (list "system:kube-controller-manager" "system:kube-scheduler") (.Values.gatePolicy.trustedControllers | default list) }}{{ if $i }}, {{ end }}'{{ $user }}'{{ end }}]
 || request.userInfo.?groups.orValue([]).exists(g, g in ['system:masters', 'system:nodes'])
 {{- end }}
