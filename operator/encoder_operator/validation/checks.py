@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import LabelSelector, Prepare, Resources, Serving, Spec
@@ -19,6 +20,8 @@ from encoder_plugins.plugin import Plugin, resolve
 
 # seconds that a serving pod needs to shut down: the drain of encoder_plugins, and a margin
 GRACE_SECONDS = 90
+_HUGE_PAGES = "hugepages-"
+_QUOTA_PREFIX = "requests."
 _STANDARD_RESOURCE = r"cpu|memory|ephemeral-storage|hugepages-.+"
 
 
@@ -36,6 +39,9 @@ def check_spec(spec: Spec, plugin: Plugin, settings: Settings) -> None:
         _check_resources("serving", spec.serving.resources, gpu_limit(spec.serving, spec.serving.resources))
     if spec.prepare.resources is not None:
         _check_resources("prepare", spec.prepare.resources, {})
+    create = spec.storage.create
+    if create is not None and parse_quantity(create.size) <= 0:
+        raise NotAccepted(Reason.INVALID_SPEC, "spec.storage.create.size: a volume must have more than 0 bytes")
     _check_parameters(spec.prepare, plugin)
     _check_thresholds(spec, plugin)
     _check_label_sets(spec, plugin)
@@ -197,13 +203,20 @@ def _check_resources(field: str, resources: Resources, own: Mapping[str, str]) -
                 f"{part}: containers have no such resource; they have cpu, memory, ephemeral-storage, hugepages-SIZE and"
                 " extended resources such as nvidia.com/gpu",
             )
-        whole = "/" in name or name.startswith("hugepages-")
+        if name.startswith(_QUOTA_PREFIX):
+            raise NotAccepted(
+                Reason.INVALID_SPEC,
+                f"{part}: names with the prefix {_QUOTA_PREFIX} belong to quotas: use {name.removeprefix(_QUOTA_PREFIX)}",
+            )
+        whole = "/" in name or name.startswith(_HUGE_PAGES)
         if name in requests and whole and parse_quantity(requests[name]) != parse_quantity(limits.get(name, 0)):
             raise NotAccepted(
                 Reason.INVALID_SPEC,
                 f"{part}: containers cannot request more or less of {name} than their limit, which is"
                 f" {limits.get(name, 'not set')}: set the limit only",
             )
+        if name.startswith(_HUGE_PAGES):
+            _check_huge_pages(part, name, limits, bounded=bool({"cpu", "memory"} & {*requests, *limits}))
         if "/" in name and parse_quantity(limits.get(name, 0)) % 1:
             raise NotAccepted(
                 Reason.INVALID_SPEC,
@@ -215,6 +228,21 @@ def _check_resources(field: str, resources: Resources, own: Mapping[str, str]) -
             raise NotAccepted(
                 Reason.INVALID_SPEC, f"{part}: {requests[name]} is more than the limit, which is {limits[name]}"
             )
+
+
+def _check_huge_pages(part: str, name: str, limits: Mapping[str, int | str], *, bounded: bool) -> None:
+    size = parse_quantity(name.removeprefix(_HUGE_PAGES))
+    if not isinstance(size, Decimal) or size <= 0 or size % 1:
+        raise NotAccepted(
+            Reason.INVALID_SPEC, f"{part}: the name must end with the size of a page, as in hugepages-2Mi"
+        )
+    wanted = limits.get(name, "0")
+    if parse_quantity(wanted) % size:
+        raise NotAccepted(Reason.INVALID_SPEC, f"{part}: {wanted} is not a multiple of the page size")
+    if not bounded:
+        raise NotAccepted(
+            Reason.INVALID_SPEC, f"{part}: containers with huge pages need a request or limit of cpu or memory"
+        )
 
 
 def _check_parameters(prepare: Prepare, plugin: Plugin) -> None:
