@@ -137,7 +137,7 @@ Disabled | Verified | `spec.parity.mode` is `Disabled` | None, or enable parity 
 NotVerified | Verified | There is no revision to verify yet | Wait for the artifact
 Serving | Available | Pods receive traffic | None
 NoReadyPods | Available | No pod of a verified revision is ready | See `Progressing` and `Verified`
-ScaledToZero | Available | `spec.serving.replicas` is 0 | Scale up with `kubectl scale`
+ScaledToZero | Available, Progressing | `spec.serving.replicas` is 0 | Scale up with `kubectl scale`
 Suspended | ArtifactReady, Available, Progressing, Ready | `spec.suspend` is true | Set `spec.suspend` to false
 Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the operator changes only the gates of pods that may serve. `UpToDate` is False if other objects differ from the spec; the message lists them | Set `spec.paused` to false
 Current | UpToDate, UpdateAvailable | The revision matches the spec and the operator's defaults | None

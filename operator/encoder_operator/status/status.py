@@ -266,8 +266,12 @@ def _conditions(inputs: StatusInputs) -> dict[str, ConditionValue]:
     # causes before effects: without an artifact nothing can be verified, and without verification no pod becomes ready
     order = ["ArtifactReady", "Verified", "UpToDate", "Available"]
     missing = next((name for name in order if name in {*needed, "ArtifactReady"} and not found[name].is_true), None)
+    idle = found["Available"].reason is Reason.SCALED_TO_ZERO
     if inputs.model.spec.suspend:
         found["Ready"] = ConditionValue(False, Reason.SUSPENDED, "spec.suspend is true")
+    elif idle and found["ArtifactReady"].is_true and not inputs.rollout.rejection:
+        # without pods nothing is verified or rolled out
+        found["Ready"] = found["Available"]
     elif missing is None or (missing == "ArtifactReady" and all(found[name].is_true for name in needed)):
         found["Ready"] = ConditionValue(
             True,
@@ -375,6 +379,8 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
         about = inputs.verification.running or inputs.verification.inconclusive
         reason = Reason.INCONCLUSIVE if inputs.verification.inconclusive else Reason.PARITY_RUNNING
         return ConditionValue(True, reason, about)
+    if inputs.model.spec.serving.replicas == 0 and not inputs.observed.pods and inputs.active != inputs.target:
+        return ConditionValue(False, Reason.SCALED_TO_ZERO, "spec.serving.replicas is 0")
     wanted = inputs.rollout.replicas
     if len(inputs.ready) < wanted or inputs.active != inputs.target:
         return ConditionValue(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
-from encoder_operator.tests.harness import Harness, failing_report, report
+from encoder_operator.tests.harness import Harness, encoder_model, failing_report, report
 
 
 def events(harness: Harness) -> list[tuple[str, str, str]]:
@@ -112,6 +113,23 @@ async def test_scaling_to_zero_is_an_event() -> None:
     await harness.settle()
     assert new_events(harness, before) == {"ScaledToZero": ("Normal", "spec.serving.replicas is 0")}
     assert harness.status["ready"] == "0/0"
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["first revision", "update"])
+async def test_a_revision_that_waits_for_replicas_reports_that(served: bool) -> None:
+    harness = Harness(encoder_model(replicas=int(served)))
+    await harness.settle()
+    if served:
+        harness.change(replicas=0)
+        await harness.settle()
+        harness.change(maxModelLen=64)
+        await harness.settle()
+    assert harness.condition("UpToDate")[0] == "False"
+    assert harness.condition("Ready") == harness.condition("Progressing") == ("False", "ScaledToZero")
+    assert harness.message("Ready") == "spec.serving.replicas is 0"
+    harness.change(replicas=1)
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
 
 
 async def test_nothing_is_verified_or_failed_before_a_comparison() -> None:
