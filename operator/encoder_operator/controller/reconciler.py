@@ -31,6 +31,7 @@ from encoder_operator.state.observed import GateCondition, ObservedState, format
 from encoder_operator.state.observer import Observer
 from encoder_operator.state.snapshot import Snapshot, SnapshotReader
 from encoder_operator.status import condition_values, status
+from encoder_operator.status.deletion import deleting_status
 from encoder_operator.status.events import events_for, events_on_api_error
 from encoder_operator.status.reasons import Reason
 from encoder_operator.validation.errors import NotAccepted
@@ -115,6 +116,7 @@ class Reconciler:
                 labels = {naming.MODEL: key.name, naming.COMPONENT: "prep"}
                 jobs = await self._client.list("Job", key.namespace, labels)
                 self._prep_slots.set_jobs(key, [job["metadata"]["name"] for job in jobs if not is_finished(job)])
+            await self._report_deletion(key)
             return None
         self._record_snapshot(key, snapshot)
         try:
@@ -128,6 +130,23 @@ class Reconciler:
         except BaseException:
             self._watch_progress.forget(key)
             raise
+
+    async def _report_deletion(self, key: NamespacedName) -> None:
+        """Update the status of a model that is being deleted, if a finalizer keeps it. Nothing else is written."""
+        live = await self._client.get(naming.KIND, *key)
+        if live is None or "deletionTimestamp" not in live["metadata"] or not live.get("status"):
+            return
+        labels = {naming.MODEL: key.name, naming.COMPONENT: "serving"}
+        pods = await self._client.list("Pod", key.namespace, labels)
+        shown = deleting_status(live["status"], pods, live["metadata"].get("generation", 0), self._client.now)
+        if shown == live["status"]:
+            return
+        try:
+            await self._client.replace_status(key.namespace, key.name, live["metadata"], shown)
+        except RequestRejected as error:
+            # it is gone now
+            if error.status != 404:
+                raise
 
     def _record_snapshot(self, key: NamespacedName, snapshot: Snapshot) -> None:
         self._watch_progress.record_read(key, snapshot.versions)

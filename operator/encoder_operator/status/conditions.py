@@ -143,7 +143,7 @@ Paused | ArtifactReady, UpToDate, Progressing | `spec.paused` is true: the opera
 Current | UpToDate, UpdateAvailable | The revision matches the spec and the operator's defaults | None
 RolloutInProgress | UpToDate | The target revision does not serve all traffic yet | Wait
 ProgressDeadlineExceeded | UpToDate, Available, Progressing, Degraded, Ready | A scheduled pod of the target revision did not start within `spec.rollout.progressDeadlineSeconds`; the message has the cause. A previous verified revision keeps serving | Check the pod's events and `kubectl logs`; correct the spec, increase the deadline, or set `encoders.dev/retry`
-WaitingForDeletion | all | Children of a deleted EncoderModel of the same name still exist | Wait for the garbage collector
+WaitingForDeletion | all | Children of a deleted EncoderModel of the same name still exist; or the EncoderModel itself is being deleted, and a finalizer or a foreground deletion keeps it | Wait for the garbage collector, or for the owner of the finalizer
 Idle | Progressing | All resources are up to date | None
 AsExpected | Degraded | No problems detected | None
 NewDefaults | UpdateAvailable | The operator has newer images or defaults; the message lists them | Set `encoders.dev/update` to a new value to use them

@@ -185,3 +185,22 @@ async def test_each_transition_of_a_condition_is_one_log_line() -> None:
 
 def conditions(lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [line for line in lines if line["event"] == "condition"]
+
+
+async def test_a_model_that_a_finalizer_keeps_is_not_reported_as_ready() -> None:
+    harness = Harness()
+    await harness.settle()
+    harness.edit(lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a.b/c"]))
+    harness.fake.writes.clear()
+    await harness.reconcile()
+    assert harness.condition("Ready") == ("False", "WaitingForDeletion")
+    assert harness.condition("Progressing") == ("True", "WaitingForDeletion")
+    # its pods still serve
+    assert (harness.condition("Available")[0], harness.status["ready"]) == ("True", "1/1")
+    for pod in harness.fake.of("pods", component="serving"):
+        harness.fake.remove("pods", "demo", pod["metadata"]["name"])
+    for _ in range(2):
+        await harness.reconcile()
+    assert harness.condition("Available") == ("False", "WaitingForDeletion")
+    assert (harness.status["phase"], harness.status["ready"], harness.status["replicas"]) == ("Pending", "0/1", 0)
+    assert harness.fake.writes == ["PATCH encodermodels/status minilm"] * 2
