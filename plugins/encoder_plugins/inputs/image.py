@@ -147,9 +147,12 @@ def _check_tiles(image: Image.Image, content: bytes, limits: ImageLimits, path: 
     if image.format != "TIFF":
         return
     try:
-        width, height, count = image_work.tiles(content) or (0, 0, 0)
+        tiles = image_work.tiles(content)
     except (ValueError, struct.error):
         raise InvalidRequest(_damaged("TIFF"), param=path) from None
+    if tiles is None:
+        return
+    width, height, count = tiles
     # those at the edges reach beyond the image
     if width * height > limits.image_pixels or width * height * count > _MOST_OF_TILES * limits.image_pixels:
         raise InvalidRequest(

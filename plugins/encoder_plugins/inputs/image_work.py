@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import Final
 
 # an ordinary progressive file has ten; libtiff has the same limit for JPEG within TIFF
@@ -24,11 +24,12 @@ MOST_PARTS: Final = 50_000
 MOST_TAGS: Final = 1_000
 
 # what has a length behind it: not a byte of data, filling, a restart
-_MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]")
-_START, _END, _SCAN = 0xD8, 0xD9, 0xDA
+_MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd8]")
+_END, _SCAN, _BETWEEN = 0xD9, 0xDA, 0
 _JPEG, _PNG, _GIF, _TIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", (b"II", b"MM")
 _IEND = b"IEND"
-_COLOURS, _EXTENSION, _IMAGE, _TRAILER = 0x80, 0x21, 0x2C, 0x3B
+# of a GIF: the bytes before its colours, the flag that says whether there are any, and the kinds of blocks
+_BEFORE_COLOURS, _COLOURS, _EXTENSION, _IMAGE, _TRAILER = 13, 0x80, 0x21, 0x2C, 0x3B
 # of BigTIFF: the bytes of counts and of offsets, what comes before the offset of the first directory, and an entry
 _CLASSIC, _BIG = ("H", "I", 4, "HHI4s"), ("Q", "Q", 8, "HHQ8s")
 # width and height of an image, and those of its tiles
@@ -40,9 +41,7 @@ _NUMBERS = {3: "H", 4: "I", 16: "Q"}
 def excess(content: bytes) -> str | None:
     """Return why a file would cost more than its pixels do; None for one that would not, and for what is no image."""
     if content.startswith(_JPEG):
-        if _many(_segments(content)):
-            return f"a JPEG of more than {MOST_PARTS} segments and bytes between them, the limit"
-        return f"a JPEG of more than {MOST_SCANS} scans, the limit" if _scans(content) > MOST_SCANS else None
+        return _excess_of_jpeg(content)
     if content.startswith(_PNG):
         return f"a PNG of more than {MOST_PARTS} chunks, the limit" if _many(_chunks(content)) else None
     if content.startswith(_GIF):
@@ -50,6 +49,17 @@ def excess(content: bytes) -> str | None:
         return f"a GIF of more than {MOST_PARTS} blocks before its first image, the limit" if many else None
     if content.startswith(_TIFF):
         return f"a TIFF of more than {MOST_TAGS} tags, the limit" if _tags(content) > MOST_TAGS else None
+    return None
+
+
+def _excess_of_jpeg(content: bytes) -> str | None:
+    scans = 0
+    for number, kind in enumerate(_segments(content), 1):
+        if number > MOST_PARTS:
+            return f"a JPEG of more than {MOST_PARTS} segments and bytes between them, the limit"
+        scans += kind == _SCAN
+        if scans > MOST_SCANS:
+            return f"a JPEG of more than {MOST_SCANS} scans, the limit"
     return None
 
 
@@ -65,34 +75,24 @@ def _tags(content: bytes) -> int:
     try:
         return _directory(content)[2]
     except struct.error:
+        # Pillow refuses it
         return 0
 
 
-def _scans(content: bytes) -> int:
-    """Return the scans of the first image of a JPEG file, and one more than the most where there are more."""
-    found, position = 0, 0
-    while found <= MOST_SCANS and (marker := _MARKER.search(content, position)):
-        kind, position = content[marker.end() - 1], marker.end()
-        if kind == _END:
-            break
-        if kind != _START:
-            position += int.from_bytes(content[position : position + 2])
-        found += kind == _SCAN
-    return found
-
-
 def _segments(content: bytes) -> Iterator[int]:
-    """Yield where the segments of a JPEG's first image are, and the bytes between them before its first scan, which Pillow reads one by one."""
+    """Yield the kinds of the segments of a JPEG's first image, and of each byte between them that Pillow reads by itself: before its first scan."""
     position, scanned = 2, False
     while marker := _MARKER.search(content, position):
-        yield from () if scanned else range(position, marker.start())
-        yield marker.start()
+        if not scanned:
+            yield from repeat(_BETWEEN, marker.start() - position)
         kind = content[marker.end() - 1]
+        yield kind
         if kind == _END:
             return
         scanned |= kind == _SCAN
         position = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
-    yield from () if scanned else range(position, len(content))
+    if not scanned:
+        yield from repeat(_BETWEEN, len(content) - position)
 
 
 def _chunks(content: bytes) -> Iterator[int]:
@@ -108,8 +108,9 @@ def _chunks(content: bytes) -> Iterator[int]:
 
 def _blocks(content: bytes) -> Iterator[int]:
     """Yield where the blocks of a GIF before its first image are, with those within them; raises IndexError where it is cut off."""
-    colours = content[10]
-    position = 13 + (3 << (colours & 7) + 1 if colours & _COLOURS else 0)
+    flags, position = content[10], _BEFORE_COLOURS
+    if flags & _COLOURS:
+        position += 3 << (flags & 7) + 1
     while (kind := content[position]) not in (_IMAGE, _TRAILER):
         yield position
         position += 1
@@ -139,19 +140,23 @@ def tiles(content: bytes) -> tuple[int, int, int] | None:
     """Return width and height of the tiles of a TIFF's first image, and the tiles that cover it; None where it has strips.
 
     Raises:
-        ValueError: A side is not a positive number.
+        ValueError: A side is not one positive number.
         struct.error: The file is truncated.
     """
     entry, position, entries = _directory(content)
-    step, sides = struct.calcsize(entry), {}
-    for start in range(position, min(position + entries * step, len(content) - step + 1), step):
-        tag, kind, _, value = struct.unpack_from(entry, content, start)
-        if tag in _SIDES and tag not in sides:
-            number = entry[0] + _NUMBERS.get(kind, "")
-            sides[tag] = struct.unpack_from(number, value)[0] if kind in _NUMBERS else 0
+    sides: dict[int, int] = {}
+    for number in range(entries):
+        tag, kind, _, value = struct.unpack_from(entry, content, position + number * struct.calcsize(entry))
+        if tag in sides:
+            # of two, libtiff reads the first, and Pillow the last
+            raise ValueError("a side is there twice")
+        if tag in _SIDES:
+            if kind not in _NUMBERS:
+                raise ValueError("a side is no number")
+            (sides[tag],) = struct.unpack_from(entry[0] + _NUMBERS[kind], value)
     if not sides.keys() & set(_SIDES[2:]):
         return None
-    width, height, wide, high = (sides.get(tag, 0) for tag in _SIDES)
-    if 0 in (width, height, wide, high):
+    if len(sides) < len(_SIDES) or 0 in sides.values():
         raise ValueError("the sides of an image and of its tiles are positive numbers")
+    width, height, wide, high = (sides[tag] for tag in _SIDES)
     return wide, high, -(-width // wide) * -(-height // high)
