@@ -152,7 +152,7 @@ def tiles(content: bytes) -> tuple[int, int, int] | None:
             raise ValueError("a side is there twice")
         if tag in _SIDES:
             if kind not in _NUMBERS:
-                raise ValueError("a side is no number")
+                raise ValueError("a side is not a number")
             (sides[tag],) = struct.unpack_from(entry[0] + _NUMBERS[kind], value)
     if not sides.keys() & set(_SIDES[2:]):
         return None
