@@ -117,6 +117,9 @@ class _Recorder:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._test = nodeid
+        if self._file:
+            # a test that exhausts the stack within a traced function ends tracing for those behind it
+            sys.settrace(self._call)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration

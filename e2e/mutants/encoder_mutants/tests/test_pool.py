@@ -37,6 +37,16 @@ def test_ends():
 def test_exactly():
     assert limits.LIMIT == 4
 """,
+    "source/test_stack.py": """
+import sys
+import pytest
+import limits
+def test_exhausted():
+    # as when the stack is exhausted within a traced function
+    sys.settrace(None)
+def test_behind_it():
+    assert limits.limit() < 10
+""",
     "source/test_order.py": """
 SEEN = []
 def test_first():
@@ -125,6 +135,11 @@ def test_a_run_without_a_mutant_traces_what_each_test_does(workers: Pool) -> Non
     assert 2 in found.traces[""].lines
     assert found.traces[name + "test_limit"].lines == [4]
     assert [test for test, trace in found.traces.items() if trace.processes] == [name + "test_a_process_sees_the_same"]
+
+
+def test_a_test_that_ends_tracing_ends_it_for_itself_only(workers: Pool) -> None:
+    (found,) = workers.run([Task("", "", ["source/test_stack.py"], "unit", 60, trace=MODULE)])
+    assert found.traces["source/test_stack.py::test_behind_it"].lines == [4]
 
 
 def test_a_test_that_cannot_be_named_is_run_with_its_file(workers: Pool) -> None:
