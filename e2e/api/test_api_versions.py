@@ -84,7 +84,7 @@ def wait_for_the_garbage_collector(kube: Kube, scene: Scene, version: str, name:
 
 
 @contextmanager
-def outliving_watches(kube: Kube, scene: Scene, version: str) -> Iterator[None]:
+def until_watches_end(kube: Kube, scene: Scene, version: str) -> Iterator[None]:
     """Leave the block when the API server has ended all watches of a version that the block stops serving: about a second later.
 
     The garbage collector's own is one of them. What it first sees through that watch, it would look for in that version for ever.
@@ -171,7 +171,7 @@ def test_v1beta1_comes_and_v1alpha1_goes_without_a_change_to_any_model(kube: Kub
     stored = json.dumps({"status": {"storedVersions": ["v1beta1"]}})
     kube.run("patch", "crd", NAME, "--subresource=status", "--type=merge", "-p", stored)
     # release 4
-    with outliving_watches(kube, scene, OLD):
+    with until_watches_end(kube, scene, OLD):
         install(kube, definition("v1beta1", "v1beta1"))
     assert same(NEW)
     # and the garbage collector still finds the owner

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=float,
         default=0.5,
-        help="of GLiNER: with weights by chance, half of all spans may be candidates",
+        help="of GLiNER: with random weights, half of all spans may be candidates",
     )
     parser.add_argument("--texts", nargs="+", type=int, default=[1, 8, 16, 32], help="of a step")
     parser.add_argument("--repeats", type=int, default=60)

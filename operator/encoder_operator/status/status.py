@@ -224,7 +224,7 @@ def status_on_api_error(
 
 def _waits_for_nothing_else(status: Json, planned: dict[str, Json]) -> bool:
     """Return whether a rejected request is what keeps a model from being ready, and not a problem that was known before."""
-    ready, degraded = planned.get("Ready"), planned["Degraded"]
+    ready, degraded = planned.get("Ready"), planned.get("Degraded", {})
     known = degraded.get("status") == "True" and degraded.get("reason") != Reason.WRITE_REFUSED
     return bool(ready and ready["status"] != "True" and not known and status.get("phase") != "Suspended")
 

@@ -6,8 +6,7 @@
 | another format, a path | refused |
 | an address | refused, or fetched before: `inputs.remote` |
 | more bytes or pixels than the limits, or sides of a ratio above 200 | refused, before anything is decoded |
-| a JPEG of more than 100 scans, a file of far more parts than others have, a TIFF whose tiles have more pixels than the limit | refused, before
-anything is decoded: `inputs.image_work` |
+| one that costs more than its pixels (`inputs.image_work`), a TIFF whose tiles have more pixels than the limit | refused, before that, too |
 | truncated or damaged, or of a variant that Pillow does not read | refused |
 | transparency, of a palette, too | flattened on white |
 | CMYK, YCbCr, grey, black and white, a palette | converted to RGB |
@@ -21,7 +20,6 @@ Nothing is fetched or opened here.
 from __future__ import annotations
 
 import io
-import re
 import struct
 from typing import Final, Protocol
 
@@ -35,13 +33,6 @@ FORMATS: Final = ("PNG", "JPEG", "WEBP", "TIFF", "GIF")
 # Qwen's processors raise above it, and others make an image of one row of patches
 MOST_RATIO: Final = 200
 
-_SIGNATURES = {
-    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "JPEG": re.compile(rb"\xff\xd8\xff"),
-    "WEBP": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
-    "TIFF": re.compile(rb"II[*+]\x00|MM\x00[*+]"),
-    "GIF": re.compile(rb"GIF8[79]a"),
-}
 # modes with 8 bits a channel at most
 _MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 # pixels of all tiles, for each of the limit
@@ -121,7 +112,7 @@ def decode(content: bytes, limits: ImageLimits, *, path: str) -> Image.Image:
 
 
 def _unread(content: bytes) -> str:
-    known = next((name for name, signature in _SIGNATURES.items() if signature.match(content)), None)
+    known = next((name for name, signature in image_work.SIGNATURES.items() if signature.match(content)), None)
     return f"not an image that can be read; known are {', '.join(FORMATS)}" if known is None else _damaged(known)
 
 

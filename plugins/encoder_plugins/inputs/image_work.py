@@ -23,10 +23,19 @@ MOST_PARTS: Final = 50_000
 # an ordinary file has twenty
 MOST_TAGS: Final = 1_000
 
+# how files begin that Pillow takes for one of a format; a TIFF's number may be in either order
+SIGNATURES: Final = {
+    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "WEBP": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "TIFF": re.compile(rb"(?:II|MM)(?:[*+]\0|\0[*+])"),
+    "GIF": re.compile(rb"GIF8[79]a"),
+}
+# where a PNG's chunks begin
+_CHUNKS = 8
 # what has a length behind it: not a byte of data, filling, a restart
 _MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd8]")
 _END, _SCAN, _BETWEEN = 0xD9, 0xDA, 0
-_JPEG, _PNG, _GIF, _TIFF = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", (b"II", b"MM")
 _IEND = b"IEND"
 # of a GIF: the bytes before its colours, the flag that says whether there are any, and the kinds of blocks
 _BEFORE_COLOURS, _COLOURS, _EXTENSION, _IMAGE, _TRAILER = 13, 0x80, 0x21, 0x2C, 0x3B
@@ -40,14 +49,14 @@ _NUMBERS = {3: "H", 4: "I", 16: "Q"}
 
 def excess(content: bytes) -> str | None:
     """Return why a file would cost more than its pixels do; None for one that would not, and for what is no image."""
-    if content.startswith(_JPEG):
+    if SIGNATURES["JPEG"].match(content):
         return _excess_of_jpeg(content)
-    if content.startswith(_PNG):
+    if SIGNATURES["PNG"].match(content):
         return f"a PNG of more than {MOST_PARTS} chunks, the limit" if _many(_chunks(content)) else None
-    if content.startswith(_GIF):
+    if SIGNATURES["GIF"].match(content):
         many = _many(_blocks(content))
         return f"a GIF of more than {MOST_PARTS} blocks before its first image, the limit" if many else None
-    if content.startswith(_TIFF):
+    if SIGNATURES["TIFF"].match(content):
         return f"a TIFF of more than {MOST_TAGS} tags, the limit" if _tags(content) > MOST_TAGS else None
     return None
 
@@ -97,7 +106,7 @@ def _segments(content: bytes) -> Iterator[int]:
 
 def _chunks(content: bytes) -> Iterator[int]:
     """Yield where the chunks of a PNG are; raises struct.error where it is cut off."""
-    position = len(_PNG)
+    position = _CHUNKS
     while True:
         length, kind = struct.unpack_from(">I4s", content, position)
         yield position
@@ -129,7 +138,6 @@ def _directory(content: bytes) -> tuple[str, int, int]:
         struct.error: The file is truncated.
     """
     order = "<" if content[:2] == b"II" else ">"
-    # Pillow takes the number in either order
     count, offset, before, entry = _BIG if 43 in content[2:4] else _CLASSIC
     (position,) = struct.unpack_from(order + offset, content, before)
     (entries,) = struct.unpack_from(order + count, content, position)

@@ -39,7 +39,6 @@ def test_exactly():
 """,
     "source/test_stack.py": """
 import sys
-import pytest
 import limits
 def test_exhausted():
     # as when the stack is exhausted within a traced function

@@ -62,7 +62,7 @@ def record(
     """
     with calm(checkpoint):
         loaded = load()
-        exact = {str(case["id"]): _own(loaded, case) for case in cases}
+        exact = {str(case["id"]): _case_output(loaded, case) for case in cases}
         queries, documents = calibration.texts()
         encoded = [
             *(loaded.query(text).numpy() for text in queries),
@@ -85,7 +85,7 @@ def record(
     )
 
 
-def _own(library: Library, case: Mapping[str, Any]) -> Array:
+def _case_output(library: Library, case: Mapping[str, Any]) -> Array:
     """Compute the rows of one case, or its scores; raises Unsupported, with the case, for what the library does not take."""
     try:
         return output(library, case)
