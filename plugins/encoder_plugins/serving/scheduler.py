@@ -31,6 +31,7 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
         self._long: set[str] = set()
         self._after_long = False
         self._last_short = float("-inf")
+        self._taken_back = False
 
     def add_request(self, request: Request) -> None:
         """Take a request, and remember whether it is a long one's."""
@@ -41,8 +42,23 @@ class ShortStepScheduler(Scheduler):  # type: ignore[misc]
             self._last_short = time.monotonic()
         super().add_request(request)
 
+    def has_requests(self) -> bool:
+        """Return whether a step is due.
+
+        vLLM takes an empty step behind the last prompt, in which its worker forgets the prompts that have ended. Their answers wait for that
+        step, as the thread that sends them needs the same interpreter. Here the worker forgets them in the next step, before it takes new
+        prompts. An empty step is taken for prompts that were taken back alone: what waits is counted in steps, and an autoscaler reads it.
+        """
+        return bool(self.has_unfinished_requests() or (self._taken_back and self.has_finished_requests()))
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """End prompts that were taken back, as vLLM does; those that were computed end elsewhere."""
+        self._taken_back = True
+        return super().finish_requests(*args, **kwargs)
+
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Decide about the next step as vLLM does, with fewer tokens on a CPU, and where long requests meet short ones."""
+        self._taken_back = False
         self._long &= self.requests.keys()
         bounded = self._long and steps.is_bounded(time.monotonic(), self._last_short)
         most = steps.most_tokens((tokens for tokens, _ in self._left()), self._most, self._enough)

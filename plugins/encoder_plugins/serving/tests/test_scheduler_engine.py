@@ -113,3 +113,28 @@ def test_nothing_is_kept_of_requests_that_have_ended(engine: Any) -> None:
     computed(engine, {f"l{number}": (6, LONG) for number in range(30)})
     computed(engine, {"a": (2, SHORT)})
     assert engine.engine_core.engine_core.scheduler._long == set()
+
+
+def test_what_has_ended_is_forgotten_by_the_next_step_and_not_by_one_of_its_own(engine: Any) -> None:
+    core = engine.engine_core.engine_core
+    (worker,) = engine.engine_core.collective_rpc(lambda worker: worker)
+    known = worker.model_runner.requests
+    assert computed(engine, {"ended": (2, SHORT)}) == ["ended"]
+    assert not core.scheduler.has_requests()
+    before = core.scheduler.finished_req_ids
+    assert len(before) == len(known) == 1
+    assert before == set(known)
+    # more than the worker has places for, one after the other
+    for number in range(worker.model_runner.max_num_reqs + 1):
+        computed(engine, {f"one-{number}": (2, SHORT)})
+    assert len(known) == 1
+
+
+def test_a_step_that_takes_prompts_back_counts_what_waits(engine: Any) -> None:
+    scheduler = engine.engine_core.engine_core.scheduler
+    send(engine, {"taken-back": (2, SHORT)})
+    engine.abort_request(["taken-back"])
+    assert scheduler.has_requests()
+    engine.step()
+    assert not scheduler.has_requests()
+    assert not scheduler.finished_req_ids
