@@ -58,6 +58,13 @@ PATCHES: tuple[Patch, ...] = (
         "self.rotary_emb(v, position_ids=position_ids, layer_type='full_attention')",
         "and wants the layer type where it is applied",
     ),
+    Patch(
+        "plugins/modernbert_gliner_rerank/model.py",
+        'delattr(cfg, "rope_parameters")',
+        "cfg.global_rope_theta, cfg.local_rope_theta = "
+        '(rp[kind]["rope_theta"] for kind in ("full_attention", "sliding_attention")); delattr(cfg, "rope_parameters")',
+        "and keeps RoPE's bases nowhere else, so that they are gone with this",
+    ),
 )
 
 MODEL: Mapping[str, Mapping[str, str]] = {
