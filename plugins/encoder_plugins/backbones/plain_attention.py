@@ -16,7 +16,7 @@ from vllm.v1.attention.selector import get_attn_backend
 from encoder_plugins.backbones.attention import PlainAttention, VarlenMetadata, packed_attention, run, warm_up
 
 # up to this width of a head, and up to so many tokens where there is no window, our kernel is faster than FlashAttention-3 on an H200;
-# beyond, it was not measured
+# wider heads were not measured
 WIDEST_HEAD = 64
 LONGEST = 1024
 
