@@ -65,7 +65,7 @@ def spans(
         allowed: The only (first word, last word) that count; None for all.
 
     Raises:
-        TooManySpans: There are more than ``most``; with ``allowed``, more combinations of one of these and a label.
+        TooManySpans: There are more than ``most`` without ``allowed``, and with it more combinations of one of these and a label.
     """
     wanted = (scores[:, 2].astype(np.float64) >= threshold) & (word < words)
     rows = np.flatnonzero(wanted)
@@ -73,15 +73,21 @@ def spans(
     at, of, score = word[rows], label[rows], scores[rows]
     begins, ends = (score[:, column] > np.float32(threshold) for column in (0, 1))
     run = runs(at, of)
-    if allowed is None:
-        found = Pairs.of(begins, ends, run)
-        if (total := int(found.counts.sum())) > most:
-            raise TooManySpans(total)
-        first, last = found.rows()
-    else:
-        first, last = _allowed_pairs(at, of, words, allowed, most)
+    found = Pairs.of(begins, ends, run)
+    permitted = int(found.counts.sum())
+    # of both ways to the allowed ones, that with fewer pairs to try: the scores may permit few of them, or many others
+    if allowed is not None and len(allowed) * len(np.unique(of)) <= min(permitted, most):
+        first, last = _allowed_pairs(at, of, words, allowed)
         kept = begins[first] & ends[last] & (run[first] == run[last])
         first, last = first[kept], last[kept]
+    else:
+        if permitted > most:
+            raise TooManySpans(permitted)
+        first, last = found.rows()
+        if allowed is not None:
+            keys = [begin * words + end for begin, end in allowed if end < words]
+            kept = np.isin(at[first] * words + at[last], np.asarray(keys, np.int64))
+            first, last = first[kept], last[kept]
     lowest = np.minimum(_lowest(score[:, 2], first, last), np.minimum(score[first, 0], score[last, 1]))
     order = np.lexsort((at[last], of[first], at[first]))
     first, last = first[order], last[order]
@@ -130,13 +136,9 @@ class Pairs:
         return np.repeat(first, counts), self.last[np.repeat(lowest, counts) + within]
 
 
-def _allowed_pairs(
-    at: Ints, of: Ints, words: int, allowed: Collection[tuple[int, int]], most: int
-) -> tuple[Ints, Ints]:
+def _allowed_pairs(at: Ints, of: Ints, words: int, allowed: Collection[tuple[int, int]]) -> tuple[Ints, Ints]:
     """Return the rows of the first and the last word of each allowed span, with every label that has both."""
     labels = np.unique(of)
-    if (total := len(allowed) * len(labels)) > most:
-        raise TooManySpans(total)
     given = np.asarray(sorted(span for span in allowed if span[1] < words), np.int64).reshape(-1, 2)
     keys = of * words + at  # ascending
     wanted = labels[:, None] * words

@@ -103,8 +103,26 @@ def test_too_many_spans_are_counted_and_not_made(allowed: frozenset[tuple[int, i
     arguments: dict[str, Any] = {"words": 40, "threshold": 0.5, "allowed": allowed}
     found = decode_words.spans(word, np.zeros(40, np.int64), scores, most=most, **arguments)
     assert len(found.start) == most
-    with pytest.raises(TooManySpans, match=f"{most} spans"):
+    with pytest.raises(TooManySpans, match="820 spans"):
         decode_words.spans(word, np.zeros(40, np.int64), scores, most=most - 1, **arguments)
+
+
+def test_given_spans_that_the_scores_do_not_permit_do_not_count() -> None:
+    labels, words = 30, 20
+    generator = np.random.default_rng(2)
+    scores = np.full((words * labels, 3), 0.9, np.float32)
+    scores[:, 0] = np.where(generator.random(words * labels) < 0.1, 0.9, 0.1)
+    label, word = np.divmod(np.arange(words * labels), words)
+    # one of them ends behind the words that are read, and begins where no other does
+    allowed = {(first, last) for first in range(3, words) for last in range(first, words, 2)} | {(0, words + 2)}
+    arguments: dict[str, Any] = {"words": words, "threshold": 0.5}
+    every = decode_words.spans(word, label, scores, most=10**6, **arguments)
+    wanted = [span in allowed for span in zip(every.start.tolist(), every.end.tolist(), strict=True)]
+    most = len(every.start)
+    assert 0 < sum(wanted) < most < len(allowed) * labels
+    found = decode_words.spans(word, label, scores, most=most, allowed=allowed, **arguments)
+    for name in ("start", "end", "label", "score"):
+        assert getattr(found, name).tolist() == getattr(every, name)[wanted].tolist()
 
 
 def test_nothing_scored_is_nothing_found() -> None:
