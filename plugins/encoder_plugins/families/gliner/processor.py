@@ -211,6 +211,7 @@ class GlinerProcessor:
                         f"the texts up to this one are read in more than {self.limits.prompts} parts, the limit",
                         param=request.text_path(data, position),
                     )
+            prepared_texts[-len(groups) :] = word_answers.kept_by_all(prepared_texts[-len(groups) :])
         # parts of one prompt share the number of classes that come along
         packs = pack([len(part.tokens) for part in parts], self._engine_limit, [part.item.classes for part in parts])
         prompts = [_prompt(some) for some in grouped(parts, packs)]

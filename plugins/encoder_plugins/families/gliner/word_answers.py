@@ -87,6 +87,17 @@ def chosen(text: PreparedText, found: Candidates, data: EntityRequest) -> NDArra
     )
 
 
+def kept_by_all(readings: Sequence[PreparedText]) -> Sequence[PreparedText]:
+    """Return the readings of a text with groups of its labels; where words were cut off, each keeps the words that all of them do.
+
+    A group with more tokens leaves fewer words. No entity of another group is behind them.
+    """
+    kept = [text.words_kept for text in readings if text.words_kept is not None]
+    if not kept or min(kept) == max(kept):
+        return readings
+    return [replace(text, words_kept=min(kept)) for text in readings]
+
+
 def merged(readings: Sequence[Reading], data: EntityRequest) -> Reading:
     """Return one reading of a text from those with groups of its labels.
 
@@ -98,12 +109,10 @@ def merged(readings: Sequence[Reading], data: EntityRequest) -> Reading:
     spans[:, payload.CLASS] += np.repeat(before[:-1], [rows.size for _, _, rows in readings])
     scores = np.concatenate([found.score[rows] for _, found, rows in readings])
     first = readings[0][0]
-    kept = [text.words_kept for text, _, _ in readings if text.words_kept is not None]
     text = replace(
         first,
         labels=tuple(label for text, _, _ in readings for label in text.labels),
         chunks=max((text.chunks for text, _, _ in readings), key=len),
-        words_kept=min(kept, default=None),
     )
     found = Candidates(spans, scores, np.zeros((len(scores), 0), np.float32))
     return text, found, chosen(text, found, data)

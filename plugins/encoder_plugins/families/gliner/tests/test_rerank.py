@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from encoder_plugins.families.gliner.limits import TOKEN_LIMITS
 from encoder_plugins.families.gliner.processor import GlinerProcessor
 from encoder_plugins.families.gliner.rerank import RerankProcessor
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, built
+from encoder_plugins.families.gliner.words import Split, split
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
@@ -163,6 +166,25 @@ def test_a_long_text_is_refused_cut_or_read_in_parts(rerank: Library) -> None:
     assert parts["entities"][-1]["start"] > whole["entities"][-1]["start"]
     ends = [0, *(entity["end"] for entity in parts["entities"])]
     assert all(entity["start"] >= end for entity, end in zip(parts["entities"], ends, strict=False))
+
+
+def test_no_group_s_entities_are_behind_the_words_that_every_group_keeps(rerank: Library, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(rerank.folder / name, tmp_path / name)
+    about = json.loads((rerank.folder / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**about, "model_max_length": 60}))
+    ours = processor(Library(tmp_path))
+    data = {"texts": TEXTS[3:4], "threshold": 0.1, "flat_ner": False, "overflow": "truncate", "max_labels": 1}
+    places = Split(split(TEXTS[3])).places(TEXTS[3])
+    kept: list[int] = []
+    ends: list[int] = []
+    for labels in (LABELS[:1], ["sports team " * 5], [LABELS[0], "sports team " * 5]):
+        (found,) = answer(rerank, ours, {**data, "labels": labels})["results"]
+        kept.append(places[found["words_kept"] - 1][1])
+        ends.append(found["entities"][-1]["end"])
+    assert kept[1] < kept[0]
+    assert kept[2] == kept[1] < ends[0]
+    assert ends[2] <= kept[2]
 
 
 @pytest.mark.parametrize(
