@@ -21,6 +21,9 @@ from encoder_plugins.errors import InvalidRequest, UnknownAdapter, UnknownModel
 
 T = TypeVar("T")
 
+# whole floats up to here are the integers that a client means
+_EXACT = 2**53
+_FLOAT_FOR_INTEGER = re.compile(r"Expected `int\b.*, got `float`")
 # of a client's own field name in a message
 _LONGEST_NAME = 100
 
@@ -64,7 +67,7 @@ class Envelope(Data, Generic[T], frozen=True):
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """Parse and check ``body``.
+    """Parse and check ``body``; a whole number is an integer, however it is written: ``144.0``, ``1e2``.
 
     Raises:
         InvalidRequest: It is not JSON (NaN and lone surrogates are not), or not a request of type ``kind``.
@@ -73,8 +76,20 @@ def decode(body: bytes, kind: type[T]) -> T:
         found: T = _decoder(cast(Hashable, kind)).decode(body)
         return found
     except msgspec.ValidationError as error:
+        message = str(error)
+        if _FLOAT_FOR_INTEGER.match(message) is None:
+            raise _invalid(message, body, kind) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _not_json(str(error), body) from None
+    except RecursionError:
+        raise InvalidRequest("the JSON is nested too deeply", param="body") from None
+    try:
+        # once more, with an integer for each whole number, which fields of floats take, too
+        return msgspec.convert(_WHOLE.decode(body), kind)
+    except msgspec.ValidationError as error:
         raise _invalid(str(error), body, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # behind the field that the first pass ended at
         raise _not_json(str(error), body) from None
     except RecursionError:
         raise InvalidRequest("the JSON is nested too deeply", param="body") from None
@@ -137,6 +152,15 @@ def _decoder(kind: Hashable) -> Any:
     # the process (0.22.0): the first requests of a server are parsed in several threads at once
     with _BUILDING:
         return msgspec.json.Decoder(kind)
+
+
+def _whole(literal: str) -> int | float:
+    """Return a number with a fraction or an exponent; an integer for a whole one, as JSON and JSON Schema have it."""
+    value = float(literal)
+    return int(value) if value.is_integer() and abs(value) <= _EXACT else value
+
+
+_WHOLE = msgspec.json.Decoder(float_hook=_whole)
 
 
 def _plain(value: object) -> object:
@@ -209,7 +233,7 @@ def _with_keys(place: str, body: bytes, kind: Any) -> str:
     if _ANY_KEY not in place or len(body) > _NAMED_BYTES:
         return place
     try:
-        document = msgspec.json.decode(body)
+        document = _WHOLE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return place  # something behind it is not JSON, or nested too deeply
     # in other words than those of the bytes: an integer beyond 64 bits is a float there

@@ -53,6 +53,20 @@ def test_a_good_body_is_parsed() -> None:
     assert (envelope.model, envelope.lora, envelope.data) == ("m", "l", Words(words=["a", "é\0"]))
 
 
+@pytest.mark.parametrize("number", ["144.0", "144", "1.44e2", "14400e-2"])
+def test_a_whole_number_is_an_integer_however_it_is_written(number: str) -> None:
+    body = f'{{"priority": 0.0, "data": {{"words": [], "count": {number}, "share": 1.0, "inner": [[{{"low": {number}}}]]}}}}'
+    found = bodies.decode(body.encode(), BODY)
+    assert found == Envelope(data=Words(words=[], count=144, share=1.0, inner=[[Inner(low=144)]]))
+    assert (type(found.data.count), type(found.data.share), type(found.priority)) == (int, float, int)
+
+
+@pytest.mark.parametrize(("number", "taken"), [("9007199254740992.0", True), ("9007199254740994.0", False)])
+def test_a_whole_number_with_a_fraction_is_an_integer_as_far_as_floats_are_exact(number: str, taken: bool) -> None:
+    body = f'{{"data": {{"words": [], "count": {number}}}}}'.encode()
+    assert bodies.decode(body, BODY).data.count == 2**53 if taken else refusal(body).param == "data.count"
+
+
 @pytest.mark.parametrize(
     "more",
     ["", '"model": null,', '"priority": 0, "task": "plugin",', '"task": null, "request_id": "x", "user": "tenant",'],
@@ -92,7 +106,13 @@ def test_what_other_clients_send_beside_the_data_is_accepted(more: str) -> None:
         (b'{"model": "m", "data": {"words": ["a", 3]}}', "data.words[1]"),
         (b'{"model": "m", "data": {"words": [["a"]]}}', "data.words[0]"),
         (b'{"model": "m", "data": {"words": [], "count": true}}', "data.count"),
-        (b'{"model": "m", "data": {"words": [], "count": 1.0}}', "data.count"),
+        (b'{"model": "m", "data": {"words": [], "count": 1.5}}', "data.count"),
+        (b'{"model": "m", "data": {"words": [], "count": 1e40}}', "data.count"),
+        (b'{"data": {"words": [], "count": 1.0, "inner": [[{"low": -2.0}]]}}', "data.inner[0][0].low"),
+        (b'{"data": {"count": 1.0, "words": [], "named": {"a": {"low": 1.0}, "b": {"low": -1}}}}', "data.named.b.low"),
+        (b'{"data": {"words": [], "count": 1.0, "share": NaN}}', "data.share"),
+        (b'{"data": {"words": [], "count": 1.0, ', "body"),
+        (b'{"data": {"words": [], "count": 1.0, "inner": ' + b"[" * 100_000, "body"),
         (b'{"model": "m", "data": {"words": [], "count": ' + b"9" * 5_000 + b"}}", "data.count"),
         (b'{"model": "m", "data": {"words": [], "share": 1e999}}', "data.share"),
         (b'{"model": "m", "data": {"words": [], "share": -0.1}}', "data.share"),
