@@ -17,7 +17,7 @@ from encoder_plugins.backbones.config_checks import check_head_size, head_size
 from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig, Similarity, padding_token, positions_of_texts
 from encoder_plugins.families.retrieval import dense as dense_modules
-from encoder_plugins.families.retrieval.settings import ARGUMENTS, without_trust
+from encoder_plugins.families.retrieval.settings import ARGUMENTS, transformer_config, without_trust
 from encoder_plugins.plugin import Accelerator
 from encoder_plugins.prep.checkpoint import EngineSettings, Listing, Selection, link_files
 from encoder_plugins.prep.checkpoint_files import (
@@ -64,10 +64,6 @@ LEGACY_POOLING_MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-TRANSFORMER_CONFIGS = tuple(
-    f"sentence_{kind}_config.json"
-    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
 # settings of the Transformer module that change the result and that are not done here, with the value that changes nothing
 TRANSFORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
@@ -283,9 +279,7 @@ def _module(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def _transformer(folder: Path) -> dict[str, Any]:
-    present = ((name, read_object(folder, name)) for name in TRANSFORMER_CONFIGS if (folder / name).is_file())
-    # the library reads on behind a file without a field
-    name, config = next(((name, fields) for name, fields in present if fields), ("", {}))
+    name, config = transformer_config(folder)
     for field, neutral in TRANSFORMER_DEFAULTS.items():
         value = without_trust(field, config.get(field))
         if value is not None and value not in neutral:

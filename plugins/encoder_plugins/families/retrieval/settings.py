@@ -25,6 +25,11 @@ from encoder_plugins.prep.tensor_file import read_header
 
 CONFIG = "config.json"
 TRANSFORMER = "sentence_bert_config.json"
+# where the library looks for them, in its order
+TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 WEIGHTS = "model.safetensors"
 
 # Stanford's format: its architecture, its settings, and the projection among the encoder's weights
@@ -160,7 +165,7 @@ def read(folder: Path, width: int) -> Settings:
         else:
             _normalize(folder, path)
             normalize = True
-    transformer = _transformer(folder, library)
+    transformer, files = _transformer(folder, library)
     prompts = _prompts(library)
     # PyLate inserts its prefix whatever the prompt; to sentence-transformers it is the beginning of one prompt
     markers = {kind: (library.get(f"{kind}_prefix") or "") if pylate else "" for kind in prompts}
@@ -174,11 +179,14 @@ def read(folder: Path, width: int) -> Settings:
         prefixes=tuple(
             _text(LIBRARY, library, name) for name in ("query_prefix", "document_prefix") if library.get(name)
         ),
-        lengths={"query": _length(transformer, "query_length"), "document": _length(transformer, "document_length")},
-        tokenizer_limit=_length(transformer, "max_seq_length"),
+        lengths={
+            "query": _length(transformer, files, "query_length"),
+            "document": _length(transformer, files, "document_length"),
+        },
+        tokenizer_limit=_length(transformer, files, "max_seq_length"),
         strips=pylate,
         lower_case=bool(transformer.get("do_lower_case", False)),
-        expansion=_expansion(transformer),
+        expansion=_expansion(transformer, files),
         skiplist_words=words,
         skiplist_tasks=tasks,
         projection=tuple(projection),
@@ -299,16 +307,23 @@ def _normalize(folder: Path, path: str) -> None:
         raise refusal(name, "module_input_name", config.get("module_input_name"), [TOKENS])
 
 
-def _transformer(folder: Path, library: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the Transformer module; PyLate's stand behind those that the module has itself."""
-    config = read_object(folder, TRANSFORMER) if (folder / TRANSFORMER).is_file() else {}
+def _transformer(folder: Path, library: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields of the Transformer module, and the file of each; PyLate's stand behind those that the module has itself."""
+    file, config = transformer_config(folder)
     for field, neutral in TRANSFORMER_NEUTRAL.items():
         if (value := without_trust(field, config.get(field))) is not None and value not in neutral:
-            raise Unsupported(f"{TRANSFORMER}: {field} is {shown(value)}, which is not supported")
+            raise Unsupported(f"{file}: {field} is {shown(value)}, which is not supported")
     modalities = config.get("modality_config")
     if modalities is not None and (not isinstance(modalities, dict) or set(modalities) != {"text"}):
-        raise Unsupported(f"{TRANSFORMER}: modality_config has {shown(modalities)}; only text is served")
-    return {**_pylate_fields(library), **config}
+        raise Unsupported(f"{file}: modality_config has {shown(modalities)}; only text is served")
+    pylate = _pylate_fields(library)
+    return {**pylate, **config}, {**dict.fromkeys(pylate, LIBRARY), **dict.fromkeys(config, file)}
+
+
+def transformer_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the file with the fields of the Transformer module, and the fields; the library reads on behind a file without any."""
+    present = ((name, read_object(folder, name)) for name in TRANSFORMER_CONFIGS if (folder / name).is_file())
+    return next(((name, fields) for name, fields in present if fields), (TRANSFORMER, {}))
 
 
 def without_trust(field: str, value: object) -> object:
@@ -329,21 +344,22 @@ def _pylate_fields(library: Mapping[str, Any]) -> dict[str, Any]:
         return found
     attend = library.get("attend_to_expansion_tokens", library.get("attend_to_mask_tokens"))
     # PyLate's query_length is what queries are filled up to
-    length = found.pop("query_length", None) or QUERY_LENGTH
+    filled = {"query_length": found.pop("query_length", None) or QUERY_LENGTH}
+    length = integer(LIBRARY, filled, "query_length", least=FEWEST_TOKENS)
     return {**found, "query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 
 
-def _length(transformer: Mapping[str, Any], name: str) -> int | None:
+def _length(transformer: dict[str, Any], files: Mapping[str, str], name: str) -> int | None:
     if transformer.get(name) is None:
         return None
-    return integer(TRANSFORMER, dict(transformer), name, least=FEWEST_TOKENS)
+    return integer(files[name], transformer, name, least=FEWEST_TOKENS)
 
 
-def _expansion(transformer: Mapping[str, Any]) -> ExpansionSettings | None:
+def _expansion(transformer: dict[str, Any], files: Mapping[str, str]) -> ExpansionSettings | None:
     values = transformer.get("query_expansion")
     if values is None:
         return None
-    where = f"{TRANSFORMER}: query_expansion"
+    where = f"{files['query_expansion']}: query_expansion"
     if not isinstance(values, dict) or values.keys() - {"strategy", "attend", "token", "length"}:
         raise Unsupported(f"{where} is {shown(values)}; it may have strategy, attend, token and length")
     if values.get("strategy") not in ("fixed", "min"):
@@ -354,7 +370,7 @@ def _expansion(transformer: Mapping[str, Any]) -> ExpansionSettings | None:
     if token is not None and not isinstance(token, str):
         raise Unsupported(f"{where}: token is {shown(token)}; expected a token")
     length = integer(where, values, "length", least=FEWEST_TOKENS)
-    most = _length(transformer, "query_length")
+    most = _length(transformer, files, "query_length")
     if most is not None and most < length:
         raise Unsupported(f"{where}: length is {length}, and query_length only {most}")
     return ExpansionSettings(length=length, fixed=values["strategy"] == "fixed", attend=attend, token=token)

@@ -152,6 +152,35 @@ def test_what_stanfords_settings_leave_open_is_what_the_library_takes(tmp_path: 
     assert (found.ids, [True] * len(ids) if found.kept is None else found.kept.tolist()) == (ids, kept)
 
 
+def test_the_fields_of_the_encoder_may_be_in_each_file_that_the_library_reads(tmp_path: Path) -> None:
+    published, model = tiny.build("pylate", tmp_path), tmp_path / "model"
+    model.mkdir()
+    (published / "sentence_bert_config.json").write_text("{}")
+    (published / "sentence_xlm-roberta_config.json").write_text('{"document_length": 12, "do_lower_case": true}')
+    CHECKPOINT.convert(published, {}, model)
+    text = "The Bread and the Gardens " * 8
+    (found,) = TextTokenizer(model, read_served(model))([text], "document")
+    ((ids, _, _),) = original("sentence_transformers").call(ORACLE, str(published), [text], "document")
+    assert (found.ids, len(found.ids)) == (ids, 12)
+
+
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("config_sentence_transformers.json", "query_length"),
+        ("config_sentence_transformers.json", "document_length"),
+        ("sentence_roberta_config.json", "max_seq_length"),
+    ],
+)
+def test_a_length_is_refused_by_the_file_that_has_it(file: str, field: str, tmp_path: Path) -> None:
+    published = tiny.build("pylate", tmp_path)
+    (published / "sentence_bert_config.json").unlink()
+    before = json.loads((published / file).read_text()) if (published / file).exists() else {}
+    (published / file).write_text(json.dumps({**before, field: 2}))
+    with pytest.raises(Unsupported, match=f"{file}: {field} is 2"):
+        CHECKPOINT.check(published, {})
+
+
 @pytest.mark.parametrize("name", [one.name for one in tiny.TINY])
 def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     published, model = converted(name, tmp_path)
