@@ -83,6 +83,14 @@ class MultiVectorCheckpoint:
             raise Unsupported(
                 f"{where}: texts have up to {most} tokens, and the encoder only {encoder.max_tokens} positions"
             )
+        fixed = settings.expansion is not None and settings.expansion.fixed
+        # the library cuts at the tokenizer's limit what has no length of its own
+        unlimited = settings.lengths["document"] is None or (settings.lengths["query"] is None and not fixed)
+        if unlimited and (settings.tokenizer_limit or 0) > encoder.max_tokens:
+            raise Unsupported(
+                f"{published.transformer_config(folder)[0]}: max_seq_length is {settings.tokenizer_limit}, and the encoder has only"
+                f" {encoder.max_tokens} positions"
+            )
         return encoder, settings
 
     def convert(self, folder: Path, auxiliary: Mapping[str, Path], target: Path) -> None:

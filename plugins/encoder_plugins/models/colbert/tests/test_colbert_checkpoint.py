@@ -181,6 +181,18 @@ def test_a_length_is_refused_by_the_file_that_has_it(file: str, field: str, tmp_
         CHECKPOINT.check(published, {})
 
 
+def test_a_limit_of_tokens_beyond_the_positions_is_refused_where_texts_are_cut_by_it(tmp_path: Path) -> None:
+    published = tiny.build("pylate", tmp_path)
+    (published / "sentence_bert_config.json").write_text('{"max_seq_length": 129}')
+    CHECKPOINT.check(published, {})
+    library = json.loads((published / "config_sentence_transformers.json").read_text())
+    (published / "config_sentence_transformers.json").write_text(json.dumps({**library, "document_length": None}))
+    with pytest.raises(Unsupported, match=r"sentence_bert_config.json: max_seq_length is 129, .* only 128 positions"):
+        CHECKPOINT.check(published, {})
+    (published / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    CHECKPOINT.check(published, {})
+
+
 @pytest.mark.parametrize("name", [one.name for one in tiny.TINY])
 def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     published, model = converted(name, tmp_path)
