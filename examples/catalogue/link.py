@@ -50,6 +50,8 @@ def scored(url: str, data: dict[str, Any]) -> list[list[Entity]]:
             return [result["entities"] for result in json.load(response)["data"]["results"]]
     except urllib.error.HTTPError as error:
         raise SystemExit(f"the server answered {error.code}: {error.read().decode()}") from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"no answer from {url}: {error}") from None
 
 
 def best(found: Sequence[Entity], start: int, name: str, count: int) -> list[Entity]:

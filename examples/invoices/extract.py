@@ -37,6 +37,8 @@ def extract(url: str, texts: list[str]) -> list[dict[str, Any]]:
             return results
     except urllib.error.HTTPError as error:
         raise SystemExit(f"the server answered {error.code}: {error.read().decode()}") from None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"no answer from {url}: {error}") from None
 
 
 def record(found: dict[str, Any], least: float) -> dict[str, Any]:

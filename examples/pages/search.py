@@ -48,6 +48,8 @@ class Page:
         """Return its picture."""
         stream = io.BytesIO()
         with pypdfium2.PdfDocument(self.pdf) as document:
+            # as on the server: what has been filled in is on the page, too
+            document.init_forms()
             document[self.number - 1].render(scale=dpi / 72).to_pil().save(stream, "PNG", optimize=True)
         return stream.getvalue()
 
@@ -63,7 +65,10 @@ class Retriever:
         self._http = httpx.Client(base_url=url, timeout=300)
 
     def _pooling(self, **data: Any) -> httpx.Response:
-        response = self._http.post("/pooling", json={"data": data})
+        try:
+            response = self._http.post("/pooling", json={"data": data})
+        except httpx.TransportError as error:
+            raise SystemExit(f"no answer from {self._http.base_url}: {error}") from None
         if response.is_error:
             raise SystemExit(f"the server answered {response.status_code}: {response.text}")
         return response
@@ -77,9 +82,12 @@ class Retriever:
 
     def pages(self, pdf: Path) -> Iterator[tuple[Page, np.ndarray]]:
         """Yield each page of a PDF with its rows, `[rows, dimensions]` float16."""
-        content = base64.b64encode(pdf.read_bytes()).decode()
-        with pypdfium2.PdfDocument(pdf) as document:
-            count = len(document)
+        try:
+            content = base64.b64encode(pdf.read_bytes()).decode()
+            with pypdfium2.PdfDocument(pdf) as document:
+                count = len(document)
+        except (OSError, pypdfium2.PdfiumError) as error:
+            raise SystemExit(f"{pdf} cannot be read: {error}") from None
         for first in range(1, count + 1, BATCH):
             last = min(first + BATCH - 1, count)
             rows, headers = self._rows(pdf=content, pages=f"{first}-{last}", dpi=DPI)

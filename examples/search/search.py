@@ -37,7 +37,10 @@ class Retriever:
         self._http = httpx.Client(base_url=url, timeout=300)
 
     def _post(self, route: str, body: dict[str, Any]) -> httpx.Response:
-        response = self._http.post(route, json=body)
+        try:
+            response = self._http.post(route, json=body)
+        except httpx.TransportError as error:
+            raise SystemExit(f"no answer from {self._http.base_url}: {error}") from None
         if response.is_error:
             raise SystemExit(f"the server answered {response.status_code}: {response.text}")
         return response

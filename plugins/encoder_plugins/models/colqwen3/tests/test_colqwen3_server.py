@@ -295,3 +295,22 @@ def test_the_example_finds_pages_with_the_scores_of_the_server(server: Server, t
     with pypdfium2.PdfDocument(folder / name) as document, Image.open(picture) as image:
         width, height = document[page - 1].get_size()
         assert image.size == (-int(-width * 96 // 72), -int(-height * 96 // 72))
+
+
+def test_the_example_renders_what_has_been_filled_in_as_the_server_does(server: Server, tmp_path: Path) -> None:
+    drawn = b"0 0.6 0 rg 0 0 200 200 re f"
+    widget = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (a) /F 4 /Rect [50 50 250 250] /AP << /N 4 0 R >> >>"
+    stream = b"<< /Type /XObject /Subtype /Form /BBox [0 0 200 200] /Length %d >> stream\n%s\nendstream"
+    filled = pdf(
+        (b"0 0 300 300",),
+        page=b"/Annots [3 0 R]",
+        catalogue=b"/AcroForm << /Fields [3 0 R] >>",
+        others=(widget, stream % (len(drawn), drawn)),
+    )
+    (tmp_path / "filled.pdf").write_bytes(filled)
+    command = ["uv", "run", "--quiet", "--frozen", "--script", str(EXAMPLE / "search.py"), server.url, QUERY]
+    command += [str(tmp_path / "filled.pdf"), "--rescore", "--picture", str(tmp_path / "found.png")]
+    done = subprocess.run(command, env={**os.environ, "VIRTUAL_ENV": ""}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "found.png") as image:
+        assert image.getpixel((200, 200)) == (0, 153, 0)
