@@ -73,23 +73,17 @@ def decode(body: bytes, kind: type[T]) -> T:
         InvalidRequest: It is not JSON (NaN and lone surrogates are not), or not a request of type ``kind``.
     """
     try:
-        found: T = _decoder(cast(Hashable, kind)).decode(body)
-        return found
-    except msgspec.ValidationError as error:
-        message = str(error)
-        if _FLOAT_FOR_INTEGER.match(message) is None:
-            raise _invalid(message, body, kind) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _not_json(str(error), body) from None
-    except RecursionError:
-        raise InvalidRequest("the JSON is nested too deeply", param="body") from None
-    try:
+        try:
+            found: T = _decoder(cast(Hashable, kind)).decode(body)
+            return found
+        except msgspec.ValidationError as error:
+            if _FLOAT_FOR_INTEGER.match(str(error)) is None:
+                raise
         # once more, with an integer for each whole number, which fields of floats take, too
         return msgspec.convert(_WHOLE.decode(body), kind)
     except msgspec.ValidationError as error:
         raise _invalid(str(error), body, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # behind the field that the first pass ended at
         raise _not_json(str(error), body) from None
     except RecursionError:
         raise InvalidRequest("the JSON is nested too deeply", param="body") from None
