@@ -108,7 +108,6 @@ class Reconciler:
             raise
         if snapshot is None:
             self._watch_progress.forget_deleted(key, unread)
-            self._remove(key)
             # the garbage collector deletes the children through their owner references; a prep Job holds its slot until
             # then
             self._prep_slots.leave(key)
@@ -116,7 +115,11 @@ class Reconciler:
                 labels = {naming.MODEL: key.name, naming.COMPONENT: "prep"}
                 jobs = await self._client.list("Job", key.namespace, labels)
                 self._prep_slots.set_jobs(key, [job["metadata"]["name"] for job in jobs if not is_finished(job)])
-            await self._report_deletion(key)
+            try:
+                await self._report_deletion(key)
+            finally:
+                # even one that a finalizer keeps: resyncs do not know it any more, so its end might go unnoticed
+                self._remove(key)
             return None
         self._record_snapshot(key, snapshot)
         try:
@@ -139,10 +142,8 @@ class Reconciler:
         labels = {naming.MODEL: key.name, naming.COMPONENT: "serving"}
         pods = await self._client.list("Pod", key.namespace, labels)
         shown = deleting_status(live["status"], pods, live["metadata"].get("generation", 0), self._client.now)
-        if shown == live["status"]:
-            return
         try:
-            await self._client.replace_status(key.namespace, key.name, live["metadata"], shown)
+            await self._update_status(key, live, shown)
         except RequestRejected as error:
             # it is gone now
             if error.status != 404:

@@ -192,9 +192,12 @@ async def test_a_model_that_a_finalizer_keeps_is_not_reported_as_ready() -> None
     await harness.settle()
     harness.edit(lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a.b/c"]))
     harness.fake.writes.clear()
-    await harness.reconcile()
+    with capture_logs() as lines:
+        await harness.reconcile()
     assert harness.condition("Ready") == ("False", "WaitingForDeletion")
     assert harness.condition("Progressing") == ("True", "WaitingForDeletion")
+    # in the log as any other change of a condition
+    assert {line["type"]: line["status"] for line in conditions(lines)} == {"Ready": "False", "Progressing": "True"}
     # its pods still serve
     assert (harness.condition("Available")[0], harness.status["ready"]) == ("True", "1/1")
     for pod in harness.fake.of("pods", component="serving"):
