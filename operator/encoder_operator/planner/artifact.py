@@ -44,7 +44,9 @@ def plan(model: EncoderModel, observed: ObservedState, target: Revision | None, 
     if model.inputs_hash is None:
         # without the content of the inputs the artifact key is unknown; the serving revision is left alone
         return ArtifactPlan(
-            reason=Reason.INPUTS_MISSING, message=_inputs_missing_message(model), requeue_after=_MOUNT_GRACE_SECONDS
+            reason=Reason.INPUTS_MISSING,
+            message=_inputs_missing_message(model, observed),
+            requeue_after=_MOUNT_GRACE_SECONDS,
         )
     key = revision.artifact_key(model)
     known = _known_artifact(model, observed, target, key)
@@ -307,10 +309,13 @@ def _prepend_actions(first: tuple[Action, ...], found: ArtifactPlan) -> Artifact
     return replace(found, actions=first + found.actions)
 
 
-def _inputs_missing_message(model: EncoderModel) -> str:
-    wanted = model.spec.parity.inputs
-    named = f"{wanted.config_map_ref.name} with key {wanted.config_map_ref.key}" if wanted else ""
-    return f"spec.parity.inputs: ConfigMap {named} does not exist in namespace {model.namespace}"
+def _inputs_missing_message(model: EncoderModel, observed: ObservedState) -> str:
+    inputs = model.spec.parity.inputs
+    wanted = inputs.config_map_ref if inputs else None
+    key, named = (wanted.key, wanted.name) if wanted else ("", "")
+    if observed.inputs_config_map:
+        return f"spec.parity.inputs: ConfigMap {named} in namespace {model.namespace} does not have the key {key}"
+    return f"spec.parity.inputs: ConfigMap {named}, which needs the key {key}, does not exist in namespace {model.namespace}"
 
 
 def _missing_label_sets(model: EncoderModel, observed: ObservedState) -> ArtifactPlan | None:

@@ -232,6 +232,8 @@ class ObservedState:
     live_revisions: Mapping[str, Json] = field(default_factory=dict)
     # sha256 of the user's parity inputs; empty if the spec names none, None if they do not exist
     inputs: str | None = ""
+    # whether the ConfigMap of the user's parity inputs exists, with or without the key
+    inputs_config_map: bool = False
     # keys of the ConfigMaps of label sets, None for one that does not exist; empty while no prep Job needs them
     config_map_keys: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 

@@ -72,6 +72,7 @@ class Observer:
         )
         verdicts = tuple(observed.parse_verdict(record) for record in _with_component(records, "verdict"))
         parsed = [await self._pod(namespace, pod) for pod in pods]
+        inputs, found_inputs = await self._inputs(namespace, snapshot.live)
         serving, comparing = (
             {pod["metadata"]["uid"] for pod in _with_component(pods, component)} for component in ("serving", "parity")
         )
@@ -96,7 +97,8 @@ class Observer:
             live_revisions={
                 record["metadata"]["labels"][naming.REVISION]: record for record in _with_component(records, "revision")
             },
-            inputs=await self._inputs(namespace, snapshot.live),
+            inputs=inputs,
+            inputs_config_map=found_inputs,
             config_map_keys=await self._config_map_keys(namespace, snapshot.live, _with_component(pods, "prep")),
         )
 
@@ -191,14 +193,14 @@ class Observer:
         self._progress_samples[pod.uid] = _ProgressSample(now, line)
         return line
 
-    async def _inputs(self, namespace: str, live: Json) -> str | None:
-        """Return the hash of the user's parity inputs, an empty string if the spec names none, or None if they do not exist."""
+    async def _inputs(self, namespace: str, live: Json) -> tuple[str | None, bool]:
+        """Return the hash of the user's parity inputs (empty if the spec names none, None if they do not exist), and whether their ConfigMap exists."""
         wanted = ((live.get("spec", {}).get("parity") or {}).get("inputs") or {}).get("configMapRef")
         if wanted is None:
-            return ""
+            return "", False
         found = await self._client.get("ConfigMap", namespace, wanted["name"])
         content = (found or {}).get("data", {}).get(wanted.get("key", "inputs.json"))
-        return None if content is None else hashlib.sha256(content.encode()).hexdigest()
+        return None if content is None else hashlib.sha256(content.encode()).hexdigest(), found is not None
 
     async def _config_map_keys(
         self, namespace: str, live: Json, prep_pods: Iterable[Json]

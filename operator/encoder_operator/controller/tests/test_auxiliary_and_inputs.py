@@ -247,6 +247,12 @@ async def test_without_the_config_map_nothing_is_prepared_and_the_condition_name
     assert "inputs.json" in entry["message"]
     assert cluster.fake.of("jobs") == []
     assert await cluster.reconcile() is not None
+    # one that lacks the key is something else to repair
+    cluster.fake.put("configmaps", config_map("[]") | {"data": {"cases.json": "[]"}})
+    await cluster.settle()
+    assert cluster.message("ArtifactReady").endswith(
+        "ConfigMap cases in namespace demo does not have the key inputs.json"
+    )
 
 
 async def test_changed_cases_make_a_new_revision_and_lost_ones_take_nothing_away() -> None:

@@ -201,9 +201,12 @@ def test_nothing_is_prepared_without_the_inputs_of_the_user() -> None:
     found = artifact.plan(replace(MODEL, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
     assert (found.reason, found.actions, found.requeue_after) == (Reason.INPUTS_MISSING, (), 10.0)
     asking = harness.parsed_model({"spec.parity": {"inputs": {"configMapRef": {"name": "cases", "key": "json"}}}})
-    found = artifact.plan(replace(asking, inputs_hash=None), ObservedState(now=NOW, pvc=CLAIM), None, SETTINGS)
-    expected = "spec.parity.inputs: ConfigMap cases with key json does not exist in namespace demo"
-    assert found.message == expected
+    for exists, expected in (
+        (False, "spec.parity.inputs: ConfigMap cases, which needs the key json, does not exist in namespace demo"),
+        (True, "spec.parity.inputs: ConfigMap cases in namespace demo does not have the key json"),
+    ):
+        observed = ObservedState(now=NOW, pvc=CLAIM, inputs_config_map=exists)
+        assert artifact.plan(replace(asking, inputs_hash=None), observed, None, SETTINGS).message == expected
 
 
 def digest(
