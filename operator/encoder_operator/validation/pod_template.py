@@ -79,6 +79,7 @@ _POD_CONTEXT = frozenset(
 _VOLUMES = frozenset(
     {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 )
+_PROJECTED = frozenset({"configMap", "downwardAPI", "secret"})
 
 # for the reference page
 ALLOWED = (
@@ -331,6 +332,9 @@ def _container(container: Json, where: str, volumes: Collection[str]) -> Iterato
         yield from _value_source(variable.get("valueFrom"), f"{where}env[{name}].valueFrom")
     for mount in container.get("volumeMounts", []):
         path = f"{where}volumeMounts[{mount['mountPath']}]"
+        if not isinstance(mount["mountPath"], str) or not isinstance(mount.get("name", ""), str):
+            yield Violation(path, "mountPath and name must be strings")
+            continue
         own = mount.get("name") in OWN_VOLUMES
         if container["name"] == ENGINE and (own or _is_reserved_path(mount["mountPath"])):
             yield Violation(path, "the operator mounts artifacts, scratch space and shared memory")
@@ -412,8 +416,11 @@ def _sidecar(container: Json, where: str) -> Iterator[Violation]:
 def _pod_context(context: Json) -> Iterator[Violation]:
     for name, value in context.items():
         # whatever has this number belongs to root: a user, a group, the group of volumes, or one of several groups
-        if name not in _POD_CONTEXT or value == 0 or (name == "supplementalGroups" and 0 in value):
+        several = value if isinstance(value, list) else [value]
+        if name not in _POD_CONTEXT or 0 in several:
             yield Violation(f"spec.securityContext.{name}", _PROFILE)
+        elif name == "supplementalGroups" and several is not value:
+            yield Violation(f"spec.securityContext.{name}", "it must be a list")
 
 
 def _volume(volume: Json) -> Iterator[Violation]:
@@ -428,5 +435,6 @@ def _volume(volume: Json) -> Iterator[Violation]:
         if kind != "name" and kind not in _VOLUMES:
             yield Violation(f"{where}.{kind}", _HOST if kind == "hostPath" else _PROFILE)
     for index, source in enumerate(volume.get("projected", {}).get("sources", [])):
-        if "serviceAccountToken" in source or "clusterTrustBundle" in source:
-            yield Violation(f"{where}.projected.sources[{index}].serviceAccountToken", _TOKEN)
+        for kind in sorted(source.keys() - _PROJECTED):
+            why = _TOKEN if kind == "serviceAccountToken" else _OTHER
+            yield Violation(f"{where}.projected.sources[{index}].{kind}", why)

@@ -134,6 +134,10 @@ REFUSED = [
     ({"spec": {"securityContext": {"runAsGroup": 0}}}, "spec.securityContext.runAsGroup"),
     ({"spec": {"securityContext": {"fsGroup": 0}}}, "spec.securityContext.fsGroup"),
     ({"spec": {"securityContext": {"supplementalGroups": [7, 0]}}}, "spec.securityContext.supplementalGroups"),
+    *(
+        ({"spec": {"securityContext": {"supplementalGroups": value}}}, "spec.securityContext.supplementalGroups")
+        for value in (0, 7, "7", True)
+    ),
     ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "spec.securityContext.runAsNonRoot"),
     ({"spec": {"securityContext": {"sysctls": []}}}, "spec.securityContext.sysctls"),
     ({"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}}, "spec.securityContext.seccompProfile"),
@@ -144,6 +148,13 @@ REFUSED = [
     (
         {"spec": {"volumes": [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}},
         "spec.volumes[x].projected.sources[0].serviceAccountToken",
+    ),
+    *(
+        (
+            {"spec": {"volumes": [{"name": "x", "projected": {"sources": [{kind: {"path": "t"}}]}}]}},
+            f"spec.volumes[x].projected.sources[0].{kind}",
+        )
+        for kind in ("clusterTrustBundle", "podCertificate")
     ),
     ({"spec": {"volumes": [{"emptyDir": {}}]}}, "spec.volumes[0]"),
     ({"spec": {"volumes": {"name": "x"}}}, "spec.volumes"),
@@ -187,6 +198,8 @@ REFUSED = [
         engine_with(volumeMounts=[{"name": "artifacts", "mountPath": "/r", "readOnly": True}]),
         "spec.containers[engine].volumeMounts[/r]",
     ),
+    (engine_with(volumeMounts=[{"name": "cache", "mountPath": 7}]), "spec.containers[engine].volumeMounts[7]"),
+    (engine_with(volumeMounts=[{"name": [], "mountPath": "/c"}]), "spec.containers[engine].volumeMounts[/c]"),
     ({"spec": {"initContainers": [{"name": "engine"}]}}, "spec.initContainers[engine]"),
     (sidecar(ports=[{"containerPort": 8000}]), "spec.containers[log].ports[8000]"),
     (sidecar(ports=[{"containerPort": 9, "hostPort": 9}]), "spec.containers[log].ports[9].hostPort"),
