@@ -208,6 +208,8 @@ def test_both_helms_render_the_same(values: Body) -> None:
         ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
         ({"podLabels": {"team": "a b"}}, "podLabels"),
         ({"localImages": False}, "imageRegistry is empty: set it to the registry"),
+        ({"imageRegistry": "https://x/"}, "https://x/encoder-operator/.* which has no scheme: set imageRegistry"),
+        ({"image": {"repository": "oci://x/y"}}, "oci://x/y is not the name of an image"),
         ({"settings": {"servingResources": {"limits": {"memory": "2 GB"}}}}, "servingResources"),
         ({"updates": {"window": {"start": "02:00"}}}, "updates.window: set both start and end"),
         ({"updates": {"window": {"start": "02:00", "end": "02:00"}}}, "updates.window: start and end must differ"),

@@ -37,6 +37,16 @@ LABEL_VALUE = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 # the prefix in upper case, too
 ANNOTATION_KEY = LABEL_KEY.replace("a-z0-9", "A-Za-z0-9")
 MAX_DNS_LABEL = 63
+# of an image, which the kubelet parses: registry, path, tag, digest
+_REGISTRY = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]+)?"
+_IMAGE_PATH = "[a-z0-9]+(([.]|__?|-+)[a-z0-9]+)*"
+IMAGE = (
+    rf"^({_REGISTRY}/)?{_IMAGE_PATH}(/{_IMAGE_PATH})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?"
+    r"(@[A-Za-z][-A-Za-z0-9_+.]*:[0-9a-fA-F]{32,})?$"
+)
+NOT_AN_IMAGE = (
+    "it is not the name of an image, such as registry.example.com/team/engine:1.0: lower-case letters, without https://"
+)
 MAX_LABEL_KEY = 317
 MAX_LABEL_VALUE = 63
 

@@ -51,6 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "encoder-operator.reference" -}}
 {{- $repository := .image.repository | default .repository -}}
 {{- if and .root.Values.imageRegistry (eq $repository .repository) }}{{ $repository = printf "%s/%s" (trimSuffix "/" .root.Values.imageRegistry) $repository }}{{ end -}}
+{{- if contains "://" $repository }}{{ fail (printf "%s is not the name of an image, which has no scheme: set imageRegistry and the repository of images without https://" $repository) }}{{ end -}}
 {{- if .image.digest }}{{ printf "%s@%s" $repository .image.digest }}{{ else }}{{ printf "%s:%s" $repository (.image.tag | default .tag) }}{{ end }}
 {{- end }}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import Accelerator, LabelSelector, Resources
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -16,16 +18,25 @@ Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 _TIME_OF_DAY = "^(([01][0-9]|2[0-3]):[0-5][0-9])?$"
 
 
+def _named_image(image: str) -> str:
+    if image and not re.fullmatch(naming.IMAGE, image):
+        raise ValueError(naming.NOT_AN_IMAGE)
+    return image
+
+
+Image = Annotated[str, AfterValidator(_named_image)]
+
+
 class Images(BaseModel):
     """Container images by plugin. A revision pins its images when it is created; later changes only set UpdateAvailable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    operator: str = ""
+    operator: Image = ""
     """Image of the operator, in which parity Jobs run too."""
-    engine: dict[Accelerator, dict[str, str]] = Field(default_factory=dict)
+    engine: dict[Accelerator, dict[str, Image]] = Field(default_factory=dict)
     """Engine images by accelerator, then plugin."""
-    prep: dict[str, str] = Field(default_factory=dict)
+    prep: dict[str, Image] = Field(default_factory=dict)
     """Preparation images by plugin. They contain the original library."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(default="IfNotPresent", alias="pullPolicy")
     """Pull policy of these images."""

@@ -308,6 +308,8 @@ def _check_loading(spec: Spec) -> None:
 
 def _check_images(spec: Spec, settings: Settings) -> None:
     accelerator, plugin = spec.serving.accelerator, spec.plugin
+    if spec.image is not None and not re.fullmatch(naming.IMAGE, spec.image):
+        raise NotAccepted(Reason.INVALID_SPEC, f"spec.image: {spec.image}: {naming.NOT_AN_IMAGE}")
     engine = spec.image or settings.images.engine.get(accelerator, {}).get(plugin)
     missing = [
         what

@@ -385,6 +385,8 @@ def _sidecar(container: Json, where: str) -> Iterator[Violation]:
     yield from _fields(container, where, _SIDECAR)
     if not isinstance(container.get("image"), str) or not container["image"].strip():
         yield Violation(f"{where}image", "an additional container needs an image")
+    elif not re.fullmatch(naming.IMAGE, container["image"]):
+        yield Violation(f"{where}image", naming.NOT_AN_IMAGE)
     for port in container.get("ports", []):
         path = f"{where}ports[{port['containerPort']}]"
         if not isinstance(port["containerPort"], int) or not 1 <= port["containerPort"] <= 65535:

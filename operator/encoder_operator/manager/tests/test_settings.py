@@ -70,3 +70,17 @@ def test_an_empty_variable_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("MAX_PREPS", "NAMESPACES", "UPDATES", "LEASE"):
         monkeypatch.setenv(f"ENCODER_{name}", "")
     assert Settings() == Settings.model_construct()
+
+
+@pytest.mark.parametrize(
+    "image", ["https://x/operator:1", "x/Operator:1", "x/operator:", "x//operator", "x/operator@sha256:1", "x operator"]
+)
+def test_an_image_is_named_as_the_kubelet_reads_it(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = "sha256:" + "a" * 64
+    for good in ("", "operator", f"[::1]:5000/a/b__c-d@{digest}", f"Registry.example.com:5000/a.b/c:1.0_x@{digest}"):
+        monkeypatch.setenv("ENCODER_IMAGES", json.dumps({"operator": good, "engine": {"cpu": {"a": good}}}))
+        assert Settings().images.operator == good
+    for named in ({"operator": image}, {"prep": {"colbert": image}}, {"engine": {"cpu": {"colbert": image}}}):
+        monkeypatch.setenv("ENCODER_IMAGES", json.dumps(named))
+        with pytest.raises(ValidationError, match="it is not the name of an image"):
+            Settings()

@@ -127,6 +127,7 @@ def test_what_the_api_server_takes_is_accepted(changes: dict[str, Any]) -> None:
         ),
         ({"spec.serving.loadFormat": "fastsafetensors"}, Reason.LOAD_FORMAT_UNSUPPORTED, "needs accelerator nvidia"),
         ({"spec.serving.loadFormat": "runai_streamer"}, Reason.LOAD_FORMAT_UNSUPPORTED, "spec.image"),
+        ({"spec.image": "https://x/engine:1"}, Reason.INVALID_SPEC, "spec.image: https://x/engine:1"),
         (
             {"spec.serving.limits": {"texts": 8, "text": 8}},
             Reason.INVALID_SPEC,

@@ -200,6 +200,7 @@ REFUSED = [
     ),
     (engine_with(volumeMounts=[{"name": "cache", "mountPath": 7}]), "spec.containers[engine].volumeMounts[7]"),
     (engine_with(volumeMounts=[{"name": [], "mountPath": "/c"}]), "spec.containers[engine].volumeMounts[/c]"),
+    *((sidecar(image=image), "spec.containers[log].image") for image in ("https://x/log:1", "Log:1", "a b", "x//y")),
     ({"spec": {"initContainers": [{"name": "engine"}]}}, "spec.initContainers[engine]"),
     (sidecar(ports=[{"containerPort": 8000}]), "spec.containers[log].ports[8000]"),
     (sidecar(ports=[{"containerPort": 9, "hostPort": 9}]), "spec.containers[log].ports[9].hostPort"),
