@@ -84,3 +84,20 @@ def test_a_pod_template_with_a_field_of_another_type_is_reported(
     assert scene.model()["status"]["activeRevision"] == first
     scene.patch_serving(variable("1"))
     assert scene.wait_current("Ready", seconds=60)["status"]["activeRevision"] != first
+
+
+@pytest.mark.fault(
+    "a pod template override has a value that the API server does not take",
+    "`WriteRefused` with the path of the field, before the prep Job is created",
+    "the artifact is prepared after it is corrected",
+)
+def test_an_invalid_pod_template_is_reported_before_the_preparation(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    serving = {"accelerator": "cpu", "podTemplate": {"spec": {"dnsPolicy": "Foo"}}}
+    scene.apply_model(serving=serving, rollout={"minReadySeconds": 0})
+    refused = scene.wait_condition("ArtifactReady", "WriteRefused", seconds=60)
+    assert 'spec.template.spec.dnsPolicy: Unsupported value: "Foo"' in refused["message"]
+    assert scene.jobs("prep") == []
+    scene.patch_serving({"podTemplate": {"spec": {"dnsPolicy": "Default"}}})
+    scene.wait_current("Ready", seconds=60)

@@ -14,7 +14,7 @@ import structlog
 from encoder_operator import naming
 from encoder_operator.client import apply_diff
 from encoder_operator.client.client import Client
-from encoder_operator.client.errors import Conflict, RequestRejected, WebhookFailed
+from encoder_operator.client.errors import ApiServerError, Conflict, RequestRejected, WebhookFailed
 from encoder_operator.controller.automatic_updates import AutomaticUpdates
 from encoder_operator.controller.prep_slots import PrepSlots, has_result, holds_slot, is_finished
 from encoder_operator.controller.watch_progress import WatchProgress
@@ -24,7 +24,7 @@ from encoder_operator.metrics.condition_gauge import ConditionGauge
 from encoder_operator.metrics.phase_gauge import PhaseGauge
 from encoder_operator.naming import NamespacedName
 from encoder_operator.planner import gates, planner, verification
-from encoder_operator.planner.actions import Action, Apply, Delete, Event, Plan, SetGate
+from encoder_operator.planner.actions import Action, Apply, Delete, DryRun, Event, Plan, SetGate
 from encoder_operator.revisions.hashing import Json, canonical_json, json_digest
 from encoder_operator.state import desired, ownership
 from encoder_operator.state.observed import GateCondition, ObservedState, format_time
@@ -280,6 +280,8 @@ class Reconciler:
         match action:
             case Apply():
                 await self._apply(action)
+            case DryRun():
+                await self._dry_run(action.manifest)
             case Delete():
                 _LOG.info("delete", kind=action.kind, child=action.name)
                 await self._client.delete(
@@ -305,6 +307,16 @@ class Reconciler:
             await self._client.apply(action.manifest, action.live)
         if action.live is not None:
             metrics.UPDATES.labels(kind).inc()
+
+    async def _dry_run(self, manifest: Json) -> None:
+        """Raise the API server's error if a manifest is invalid, and no other one: whether it can be written now does not matter."""
+        try:
+            await self._client.dry_run_apply(manifest)
+        except ApiServerError as error:
+            # 500: a value of a wrong type
+            if isinstance(error, RequestRejected) and error.status in (422, 500):
+                raise
+            _LOG.info("the dry run was not possible", kind=manifest["kind"], error=str(error))
 
     async def _create(self, manifest: Json) -> None:
         """Create a child, and report an object of another owner that has its name."""

@@ -19,6 +19,13 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class DryRun:
+    """Have the API server validate an object, and write neither it nor what comes after it if it is invalid."""
+
+    manifest: Json
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Delete an object and, in the background, its dependents."""
 
@@ -44,7 +51,7 @@ class Event:
     message: str
 
 
-Action = Apply | Delete | SetGate
+Action = Apply | DryRun | Delete | SetGate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

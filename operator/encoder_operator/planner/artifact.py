@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from encoder_operator import naming
 from encoder_operator.manager.settings import Settings
-from encoder_operator.planner.actions import Action, Apply, Delete
-from encoder_operator.resources import persistent_volume_claim, prep_job
+from encoder_operator.planner.actions import Action, Apply, Delete, DryRun
+from encoder_operator.resources import deployment, persistent_volume_claim, prep_job
 from encoder_operator.revisions import revision
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.revisions.revision import Artifact
@@ -22,6 +22,7 @@ _MOUNT_GRACE_SECONDS = 10.0
 # a waiting model is enqueued when a slot becomes free; this is a fallback
 _QUEUE_POLL_SECONDS = 120.0
 _PROGRESS_SECONDS = 10.0
+_UNKNOWN_DIGEST = "sha256:" + "0" * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,10 @@ def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings
         return ArtifactPlan(
             reason=Reason.QUEUED, message=observed.prep_wait_reason, key=key, requeue_after=_QUEUE_POLL_SECONDS
         )
+    if model.spec.serving.pod_template is not None and (
+        observed.pvc is not None or model.spec.storage.create is not None
+    ):
+        actions.append(DryRun(_deployment_before_artifact(model, observed, key, settings)))
     if observed.pvc is None and model.spec.storage.create is not None:
         actions.append(
             Apply(
@@ -139,6 +144,13 @@ def _start_prep(model: EncoderModel, observed: ObservedState, key: str, settings
         Apply(prep_job.build(model, key, shared=model.has_shared_volume(observed.pvc), settings=settings), None)
     )
     return ArtifactPlan(reason=Reason.PREPARING, message="The prep Job was created", actions=tuple(actions))
+
+
+def _deployment_before_artifact(model: EncoderModel, observed: ObservedState, key: str, settings: Settings) -> Json:
+    """Return the Deployment with an artifact that does not exist yet: what is wrong with the rest of it can be found before the preparation."""
+    unknown = Artifact(key=key, digest=_UNKNOWN_DIGEST, reference=_UNKNOWN_DIGEST, revision="", bytes=0)
+    shared = model.has_shared_volume(observed.pvc)
+    return deployment.build(model, revision.build(model, unknown, shared=shared, settings=settings), 0)
 
 
 def _follow_job(model: EncoderModel, job: Job, key: str, observed: ObservedState) -> ArtifactPlan:

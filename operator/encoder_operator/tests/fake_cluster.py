@@ -71,6 +71,8 @@ class FakeCluster(httpx2.AsyncBaseTransport):
         self.forbidden: set[str] = set()
         # the same for what an admission webhook is called that does not answer
         self.webhook_down: set[str] = set()
+        # what the API server says of the next manifests of a kind: "deployments"
+        self.invalid: dict[str, tuple[int, str]] = {}
         # how far its clock is ahead of the operator's
         self.ahead = timedelta()
         self._attempts = 0
@@ -95,6 +97,11 @@ class FakeCluster(httpx2.AsyncBaseTransport):
             return self._answer(500, {"message": said, "code": 500})
         if request.method == "GET":
             return self._read(plural, namespace, name, parse_qs(request.url.query.decode()))
+        if plural in self.invalid:
+            code, message = self.invalid[plural]
+            return self._answer(code, {"message": message, "code": code})
+        if "dryRun" in parse_qs(request.url.query.decode()):
+            return self._answer(200, body)
         self._attempts += 1
         fault = self.fault if self.fault and self.fault.write == self._attempts else None
         if fault and fault.when == "before":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from encoder_operator.client.errors import RequestRejected
 from encoder_operator.revisions.hashing import Json
 from encoder_operator.tests.harness import SETTINGS, Harness, encoder_model, with_fields
 
@@ -124,3 +127,35 @@ async def test_an_artifact_that_was_recorded_with_code_is_replaced_when_the_code
     await harness.settle()
     assert harness.status["activeRevision"] == trusting
     assert len(harness.fake.of("jobs")) <= jobs
+
+
+WRONG = 'Deployment.apps "minilm" is invalid: spec.template.spec.dnsPolicy: Unsupported value: "Foo"'
+
+
+@pytest.mark.parametrize("code", [422, 500])
+async def test_a_pod_template_that_the_api_server_refuses_is_reported_before_the_preparation(code: int) -> None:
+    harness = Harness(encoder_model(podTemplate={"spec": {"dnsPolicy": "Foo"}}))
+    harness.fake.invalid["deployments"] = (
+        code,
+        WRONG if code == 422 else f"failed to create typed patch object: {WRONG}",
+    )
+    with pytest.raises(RequestRejected):
+        await harness.reconcile()
+    assert harness.condition("ArtifactReady") == ("False", "WriteRefused")
+    assert harness.condition("Ready") == ("False", "WriteRefused")
+    assert WRONG in harness.message("ArtifactReady")
+    # neither a volume nor a Job
+    assert {kind for kind, _ in harness.fake.created} == {"events"}
+    harness.fake.invalid.clear()
+    harness.change(podTemplate={"spec": {"dnsPolicy": "Default"}})
+    await harness.settle()
+    assert harness.condition("Ready") == ("True", "Ready")
+
+
+@pytest.mark.parametrize("cause", ["forbidden", "webhook_down"])
+async def test_a_dry_run_that_is_not_possible_keeps_no_model_from_its_preparation(cause: str) -> None:
+    harness = Harness(encoder_model(podTemplate={"spec": {"dnsPolicy": "Default"}}))
+    getattr(harness.fake, cause).add("PATCH deployments")
+    await harness.reconcile()
+    assert harness.condition("ArtifactReady") == ("False", "Preparing")
+    assert len(harness.fake.of("jobs", component="prep")) == 1
