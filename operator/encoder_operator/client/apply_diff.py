@@ -61,17 +61,19 @@ def foreign_fields(manifest: Json, live: Json) -> tuple[str, ...]:
 
 
 def _foreign_paths(fields: Json, ours: Any, path: str) -> Iterator[str]:
+    entries, named = _Entries(ours), ours if isinstance(ours, dict) else {}
     for key, below in fields.items():
         if key == ".":
             continue
         here = f"{path}{_path_element(key)}"
         if here in _HARMLESS:
             continue
-        value = extract_owned(ours, {key: {}})
-        if not value:
-            yield here
+        name = key[2:]
+        found = [named[name]] if key.startswith("f:") and name in named else entries.find(key)
+        if found:
+            yield from _foreign_paths(below, found[0], here)
         else:
-            yield from _foreign_paths(below, value[0] if isinstance(value, list) else value[key[2:]], here)
+            yield here
 
 
 def _path_element(key: str) -> str:
@@ -115,26 +117,44 @@ def extract_owned(value: Any, fields: Json, wanted: Any = None) -> Any:
             name: extract_owned(value[name], below, applied.get(name)) for name, below in names_ if name in value
         }
     if isinstance(value, list):
-        keyed = [(key[0], json.loads(key[2:]), below) for key, below in inner.items()]
+        here, there = _Entries(value), _Entries(wanted)
         return [
-            extract_owned(entry, below, _list_entry(wanted, kind, keys))
-            for kind, keys, below in keyed
-            for entry in value
-            if _is_list_entry(entry, kind, keys)
+            extract_owned(entry, below, next(iter(there.find(key)), None))
+            for key, below in inner.items()
+            for entry in here.find(key)
         ]
     return value
 
 
-def _list_entry(value: Any, kind: str, keys: Any) -> Any:
-    """Return the entry of a list that has these values of its keys, or None."""
-    found = value if isinstance(value, list) else []
-    return next((entry for entry in found if _is_list_entry(entry, kind, keys)), None)
+class _Entries:
+    """The entries of a list by their keys in `managedFields`. A list may have thousands, each of which is looked up.
+
+    Args:
+        value: The list; anything else has no entries.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._entries: list[Any] = value if isinstance(value, list) else []
+        # by the names of the keys; without names, the entries are their own keys
+        self._indexes: dict[tuple[str, ...], dict[str, list[Any]]] = {}
+
+    def find(self, key: str) -> list[Any]:
+        """Return the entries that a key such as `k:{"name":"a"}` or `v:"a"` is about."""
+        kind, _, text = key.partition(":")
+        if not self._entries or kind not in ("k", "v"):
+            return []
+        wanted = json.loads(text)
+        names = tuple(sorted(wanted)) if kind == "k" else ()
+        if names not in self._indexes:
+            index = self._indexes[names] = dict[str, list[Any]]()
+            for entry in self._entries:
+                if not names or isinstance(entry, dict):
+                    index.setdefault(_key_text(entry, names), []).append(entry)
+        return self._indexes[names].get(_key_text(wanted, names), [])
 
 
-def _is_list_entry(entry: Any, kind: str, wanted: Any) -> bool:
-    if kind == "k" and isinstance(entry, dict):
-        return all(entry.get(name) == value for name, value in wanted.items())
-    return bool(kind == "v" and entry == wanted)
+def _key_text(entry: Any, names: tuple[str, ...]) -> str:
+    return _sort_key([entry.get(name) for name in names] if names else entry)
 
 
 def _normalize(value: Any, name: str = "") -> Any:
