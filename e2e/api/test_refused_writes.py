@@ -101,3 +101,26 @@ def test_an_invalid_pod_template_is_reported_before_the_preparation(
     assert scene.jobs("prep") == []
     scene.patch_serving({"podTemplate": {"spec": {"dnsPolicy": "Default"}}})
     scene.wait_current("Ready", seconds=60)
+
+
+def variables(count: int) -> Body:
+    named = [{"name": f"A_VARIABLE_WITH_A_LONG_NAME_{number:05d}", "value": "v" * 40} for number in range(count)]
+    return {"accelerator": "cpu", "podTemplate": {"spec": {"containers": [{"name": "engine", "env": named}]}}}
+
+
+@pytest.mark.fault(
+    "the pod template override of a model is so large that etcd refuses its Deployment",
+    "`WriteRefused` with etcd's message",
+    "other models are reconciled meanwhile",
+)
+def test_a_huge_model_is_reported_and_keeps_no_other_waiting(
+    scene: Scene, stand_in: StandIn, operator: OperatorProcess
+) -> None:
+    # the Deployment of the first one can be stored
+    scene.apply_model("large", serving=variables(8500), rollout={"minReadySeconds": 0})
+    scene.wait_condition("ArtifactReady", "Prepared", "large", seconds=60)
+    scene.apply_model("huge", serving=variables(12500), rollout={"minReadySeconds": 0})
+    refused = scene.wait_condition("Degraded", "WriteRefused", "huge", seconds=60)
+    assert "request is too large" in refused["message"]
+    scene.apply_model(rollout={"minReadySeconds": 0})
+    scene.wait_current("Ready", seconds=30)

@@ -57,6 +57,8 @@ class NotLeader(ApiServerError):
 # messages of the API server with status 500: for an apply of a field of another type than in the schema, and for a webhook
 _WRONG_TYPE = "failed to create typed patch object"
 _WEBHOOK = "failed calling webhook"
+# of etcd, for an object that is too large to store, and of its client, for one that is too large to send
+_TOO_LARGE = ("request is too large", "trying to send message larger than max")
 
 
 def error_for(message: str, status: int, retry_after: float | None) -> ApiServerError:
@@ -69,7 +71,7 @@ def error_for(message: str, status: int, retry_after: float | None) -> ApiServer
     """
     if status == 409:
         return Conflict(message, status=status)
-    if status >= 500 and _WRONG_TYPE in message:
+    if status >= 500 and any(text in message for text in (_WRONG_TYPE, *_TOO_LARGE)):
         return RequestRejected(message, status=status)
     if status >= 500 and _WEBHOOK in message:
         return WebhookFailed(message, status=status, retry_after=retry_after)

@@ -48,6 +48,19 @@ async def test_a_field_of_the_wrong_type_is_refused_although_the_api_server_fail
         await client.apply({"kind": "Deployment", "metadata": {"name": "m", "namespace": "demo"}})
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "etcdserver: request is too large",
+        "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2129999 vs. 2097152)",
+    ],
+)
+async def test_an_object_that_is_too_large_is_refused_although_the_api_server_fails(words: str) -> None:
+    client = answering(500, content=json.dumps({"message": words, "code": 500}).encode())
+    with pytest.raises(RequestRejected, match=r"apply Deployment: .* larg"):
+        await client.apply({"kind": "Deployment", "metadata": {"name": "m", "namespace": "demo"}})
+
+
 async def test_a_named_delay_is_kept() -> None:
     with pytest.raises(Unavailable) as caught:
         await answering(429, {"Retry-After": "12"}).list("Pod", "demo", {})
