@@ -127,7 +127,7 @@ def extract_owned(value: Any, fields: Json, wanted: Any = None) -> Any:
 
 
 class _Entries:
-    """The entries of a list by their keys in `managedFields`. A list may have thousands, each of which is looked up.
+    """The entries of a list by their keys in `managedFields`, found in constant time: a list may have thousands.
 
     Args:
         value: The list; anything else has no entries.
