@@ -65,6 +65,19 @@ def test_volumes_and_mounts_are_added_beside_ours() -> None:
     assert [entry["mountPath"] for entry in engine(found)["volumeMounts"]] == ["/artifacts", "/cache"]
 
 
+def test_parts_that_are_owned_as_a_whole_have_the_defaults_of_the_api_server() -> None:
+    sources = [
+        {"fieldRef": {"fieldPath": "metadata.name"}},
+        {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}},
+    ]
+    variables = [{"name": name, "valueFrom": source} for name, source in zip("AB", sources, strict=True)]
+    env = engine(merged(spec={"containers": [{"name": "engine", "env": variables}]}))["env"]
+    assert [variable["valueFrom"] for variable in env if variable["name"] in "AB"] == [
+        {"fieldRef": {"fieldPath": "metadata.name", "apiVersion": "v1"}},
+        {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}},
+    ]
+
+
 def test_maps_are_merged_and_plain_values_and_lists_replaced() -> None:
     found = merged(
         spec={"securityContext": {"fsGroup": 7}, "schedulerName": "mine", "dnsConfig": {"nameservers": ["192.0.2.1"]}}
@@ -303,9 +316,19 @@ def test_what_a_promise_rests_on_is_refused_by_its_path(overlaid: Json, path: st
     assert found.why
 
 
+def test_a_volume_of_the_node_is_refused_for_the_isolation_of_pods() -> None:
+    whys = [
+        pod_template.find_violation({"spec": {"volumes": [{"name": "x", kind: {}}]}}, 90)
+        for kind in ("hostPath", "nfs")
+    ]
+    assert ["isolation" in found.why for found in whys if found] == [True, False]
+
+
 ALLOWED = [
     {},
     {"metadata": {"labels": {"team": "search", "containers": "many"}, "annotations": {"prometheus.io/scrape": "true"}}},
+    {"metadata": {"labels": {"team": "a" * 63}}},
+    {"spec": {"volumes": [{"name": "a" * 63, "emptyDir": {}}]}},
     {"metadata": {"labels": {"example.com/Team_1": ""}, "annotations": {"Example.com/note": "any text\n"}}},
     *(
         {"spec": {"volumes": [{"name": "scratch", **source}]}}
