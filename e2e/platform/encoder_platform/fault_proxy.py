@@ -154,6 +154,8 @@ class FaultProxy:
             # first, since it ends connections at once: one that a watch's handler gives back waits for the API server to agree
             await self._session.close()
             await runner.cleanup()
+            # a connection that was being opened meanwhile is closed behind that, and nothing waits for it
+            await asyncio.sleep(0.1)
 
     @contextmanager
     def running(self) -> Iterator["FaultProxy"]:
