@@ -19,6 +19,9 @@ CLASS_PROBABILITIES = 5
 LOW_THRESHOLD = 0.1
 """Below it, almost any pair of a span and a label can be a candidate, and they are counted before."""
 
+LABEL_FIELDS = ("labels", "labels_per_text", "candidates_per_text", "label_set")
+"""Where labels come from; requests of some plugins have only the first of these fields."""
+
 Offset = Annotated[int, Meta(ge=0)]
 
 
@@ -161,7 +164,10 @@ def labels_of(data: EntityRequest, texts: int, limits: GlinerLimits) -> list[tup
     if data.labels is not None:
         return [unique(data.labels, "data.labels", limits)] * texts
     if data.labels_per_text is None:
-        raise InvalidRequest("neither labels nor labels_per_text is there; send one of them", param="data.labels")
+        fields = [name for name in LABEL_FIELDS if hasattr(data, name)]
+        raise InvalidRequest(
+            f"no labels are there; send one of {', '.join(fields[:-1])} and {fields[-1]}", param="data.labels"
+        )
     if len(data.labels_per_text) != texts:
         raise InvalidRequest(
             f"{len(data.labels_per_text)} lists of labels for {texts} texts", param="data.labels_per_text"

@@ -64,7 +64,7 @@ def test_other_thresholds_are_refused(threshold: Any) -> None:
         ({"text": "b" * 11, "labels": ["x"]}, "data.text", "11 characters"),
         ({"texts": ["b" * 10] * 3, "labels": ["x"]}, "data.texts", "30 characters in all; the limit is 20"),
         ({"texts": ["a", 1], "labels": ["x"]}, "data.texts[1]", "`str`"),
-        ({"text": "a"}, "data.labels", "neither labels nor labels_per_text"),
+        ({"text": "a"}, "data.labels", "one of labels and labels_per_text"),
         ({"text": "a", "labels": ["x"], "labels_per_text": [["x"]]}, "data.labels_per_text", "both"),
         ({"text": "a", "labels": "x"}, "data.labels", "`array | null`"),
         ({"text": "a", "labels": ["x", "y", None]}, "data.labels[2]", "`str`"),

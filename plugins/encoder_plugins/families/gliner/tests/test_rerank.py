@@ -215,7 +215,7 @@ def test_no_group_s_entities_are_behind_the_words_that_every_group_keeps(rerank:
         ),
         ({"candidates_per_text": [[{"label": "a"}]]}, "data.candidates_per_text[0][0]", "id"),
         ({"labels": ["a"], "max_labels": 0}, "data.max_labels", "1"),
-        ({}, "data.labels", "neither labels nor"),
+        ({}, "data.labels", "one of labels, labels_per_text and candidates_per_text"),
         ({"labels": ["a"], "return_class_probs": True}, "data", "return_class_probs"),
     ],
 )

@@ -128,6 +128,7 @@ TWO = {"text": None, "texts": ["a", "b"], "label_set": "large"}
     [
         ({"label_set": "other"}, {}, "data.label_set", "no label set 'other'; it has catalogue, large"),
         ({"label_set": "other"}, {"sets": False}, "data.label_set", "'other'; it was prepared without any"),
+        ({}, {}, "data.labels", "one of labels, labels_per_text, candidates_per_text and label_set"),
         ({"label_set": "large"}, {}, "data.label_set", "1001 labels; the limit is 1000"),
         ({"label_set": "catalogue"}, {"label_tokens": 8}, "data.label_set", "the limit is 8"),
         ({"label_set": "catalogue", "labels": ["x"]}, {}, "data.label_set", "labels and label_set are both there"),
