@@ -31,7 +31,7 @@ _SCORING_FIELDS = ("query", "queries", "top_k")
 
 _ADDRESS = "or an https address of a host that the server allows"
 _FORMS = (
-    "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of which only the first frame is read;"
+    "in base64, or as data:image/png;base64,...; PNG, JPEG, WebP, TIFF, or GIF, of whose frames or pages only the first is read;"
     f" {_ADDRESS}"
 )
 _PDF_FORMS = f"in base64, or as data:application/pdf;base64,...; {_ADDRESS}"
