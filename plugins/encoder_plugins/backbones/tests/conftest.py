@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from encoder_plugins.tests.free_port import free_port
+
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[None]:
     """A group of one process, as vLLM's layers want one."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     join_group(1, 0, port)
     yield
     cleanup_dist_env_and_memory()

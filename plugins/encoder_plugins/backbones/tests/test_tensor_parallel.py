@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from encoder_plugins.tests.free_port import free_port
+
 RANK = Path(__file__).with_name("rank.py")
 
 
 @pytest.mark.engine
 def test_two_ranks_give_the_rows_of_transformers(record_property: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
     # what vLLM calls the memory that its ranks on a CPU share
     environment["VLLM_DIST_IDENT"] = f"encoder{port}"

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import warnings
@@ -21,6 +20,7 @@ import httpx
 from encoder_checkpoints.recording import by_workers
 from encoder_plugins.__main__ import main
 from encoder_plugins.artifact import manifest
+from encoder_plugins.tests.free_port import free_port
 
 START_SECONDS = 600
 JSON = {"content-type": "application/json"}
@@ -110,9 +110,7 @@ def running(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Ser
 @contextlib.contextmanager
 def starting(folder: Path, *arguments: str, name: str = "minilm") -> Iterator[Server]:
     """As ``running``, but don't wait until it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "encoder_plugins", "serve", str(folder), "--digest", manifest.read(folder).digest]
     command += ["--name", name, "--port", str(port), "--accelerator", "cpu", *arguments]
     process = subprocess.Popen(command, start_new_session=True)

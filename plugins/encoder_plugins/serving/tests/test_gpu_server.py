@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import httpx
 import pytest
 
 from encoder_plugins.serving import mps
+from encoder_plugins.tests.free_port import free_port
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
@@ -65,9 +65,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @contextmanager
 def served(artifact: Path, *options: str) -> Iterator[Server]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         sys.executable,
         "-m",

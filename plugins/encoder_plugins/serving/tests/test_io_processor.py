@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from encoder_plugins import catalog
 from encoder_plugins.serving.processor import Engine, Prompt, Response
 from encoder_plugins.serving.rounds import ENGINE, Running, advance
 from encoder_plugins.serving.tests.servers import healthy
+from encoder_plugins.tests.free_port import free_port
 
 # importing vLLM warns a lot about itself
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
@@ -100,9 +100,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(artifact: Path) -> Iterator[str]:
     """The address of vLLM's own server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--port", str(port)]
     command += ["--model", str(artifact / "model"), "--served-model-name", "ner", "--runner", "pooling"]
     command += ["--dtype", "float32", "--enforce-eager", "--io-processor-plugin", "encoder"]

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -21,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from encoder_checkpoints import samples
 from encoder_plugins import catalog
 from encoder_plugins.serving.command import SHUTDOWN_SECONDS
+from encoder_plugins.tests.free_port import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -40,9 +40,7 @@ def served(
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A tiny model behind so many engines and API servers of each, by the command alone: no digest, no name, no accelerator."""
     engines, servers = request.param
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "encoder_plugins", "serve", str(artifact)]
     command += ["--port", str(port), "--max-in-flight", str(IN_FLIGHT)]
     command += ["--engines", str(engines), "--api-servers", str(servers)]

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from encoder_plugins.errors import EngineEnded, InvalidRequest
 from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, built
 from encoder_plugins.prep.tests.changed_checkpoint import change
 from encoder_plugins.serving.tests import in_process
+from encoder_plugins.tests.free_port import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -117,9 +117,7 @@ def adapt(folder: Path, adapter: Path, merged: Path) -> None:
 def server(prepared: tuple[Library, Path]) -> Iterator[Server]:
     """A server with the default limits."""
     library, output = prepared
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "encoder_plugins", "serve", str(output), "--digest", manifest.read(output).digest]
     command += ["--name", "ner", "--port", str(port), "--accelerator", "cpu"]
     command += ["--adapter", f"names={library.folder.with_name('adapter')}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import socket
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from encoder_plugins.tests.free_port import free_port
 
 with warnings.catch_warnings():
     # vLLM and transformers warn of themselves when they are imported
@@ -75,9 +76,7 @@ def group() -> Iterator[None]:
     if torch.distributed.is_initialized():
         yield
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     join_group(1, 0, port)
     yield
     cleanup_dist_env_and_memory()
