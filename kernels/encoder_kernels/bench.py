@@ -13,6 +13,7 @@ from encoder_kernels.gelu import bench as gelu
 from encoder_kernels.relative_bias_attention import bench as relative_bias_attention
 from encoder_kernels.rotary import bench as rotary
 from encoder_kernels.span_scores import bench as span_scores
+from encoder_kernels.token_scores import bench as token_scores
 
 EVERY = {
     "gelu": gelu,
@@ -22,6 +23,7 @@ EVERY = {
     "disentangled_attention": disentangled_attention,
     "bidirectional_lstm": bidirectional_lstm,
     "span_scores": span_scores,
+    "token_scores": token_scores,
 }
 
 

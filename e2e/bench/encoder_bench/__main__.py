@@ -20,6 +20,7 @@ COMMANDS = {
     "scale": "what several GPUs of one host serve",
     "pooling": "sentence embeddings on the CPU against sentence-transformers",
     "step": "what a step of few texts takes by part, and with and without CUDA graphs",
+    "device": "what full batches take on the device, by kind of kernel",
     "interference": "how long short requests wait beside large ones",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,12 +13,13 @@ import torch
 from encoder_kernels import dispatch
 from encoder_kernels.bidirectional_lstm import bidirectional_lstm
 from encoder_kernels.disentangled_attention import disentangled_attention
-from encoder_kernels.gated_linear_unit import gated_linear_unit
+from encoder_kernels.gated_linear_unit import Activation, gated_linear_unit
 from encoder_kernels.gelu import gelu
 from encoder_kernels.relative_bias_attention import relative_bias_attention
 from encoder_kernels.rotary import HeadNorm, rotary
 from encoder_kernels.span_scores import span_logits, span_scores
 from encoder_kernels.tests.test_forms import OPERATIONS
+from encoder_kernels.token_scores import Layers, token_scores
 
 pytestmark = [
     pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter compiles nothing"),
@@ -105,7 +106,7 @@ def test_every_kernel_compiles_and_fits_into_shared_memory(gpu: CompileOnly, dty
         return some(*shape, dtype=torch.int32)
 
     gelu(some(8, 3072))
-    for activation in ("gelu", "gelu_tanh"):
+    for activation in get_args(Activation):
         gated_linear_unit(some(8, 2304), activation)
     rotary(some(8, 12, 64), some(8, 12, 64), integers(8), floats(32))
     rotary(some(8, 16, 64), some(8, 8, 64), integers(8), floats(32), HeadNorm(some(64), some(64), 1e-5))
@@ -150,5 +151,18 @@ def test_every_kernel_compiles_and_fits_into_shared_memory(gpu: CompileOnly, dty
             max_labels=labels,
         )
         span_logits(words, words, label, bias, max_width=12)
-    kernels = {"lstm", "span_logits", *OPERATIONS} - {"bidirectional_lstm"}
+    for rows in (None, integers(8)):
+        token_scores(
+            some(8, 3072),
+            some(4, 3072),
+            some(8, 768),
+            some(4, 768),
+            Layers(some(3072, 768), some(3, 3072), some(3)),
+            integers(3),
+            integers(3),
+            integers(3),
+            pairs=32,
+            label_rows=rows,
+        )
+    kernels = {"lstm", "span_logits", "pair_places", "pair_products", *OPERATIONS} - {"bidirectional_lstm"}
     assert set(gpu.compiled) >= {f"{name}_kernel" for name in kernels}

@@ -25,6 +25,7 @@ OPERATIONS = (
     "relative_bias_attention",
     "rotary",
     "span_scores",
+    "token_scores",
 )
 
 

@@ -8,15 +8,17 @@ other. On a CPU nothing is compiled, and all of it is vLLM's and torch's.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
-from vllm.model_executor.layers.activation import GeluAndMul, get_act_fn
+from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul, get_act_fn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
 
-from encoder_kernels.gated_linear_unit import gated_linear_unit
+from encoder_kernels.gated_linear_unit import Activation, gated_linear_unit
 from encoder_kernels.gelu import gelu
 from encoder_kernels.rotary import HeadNorm, rotary
 
@@ -32,12 +34,12 @@ def _gelu_shape(rows: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(rows)
 
 
-def _gate(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
-    return gated_linear_unit(gate_up, "gelu_tanh" if tanh else "gelu")
+def _gate(gate_up: torch.Tensor, name: str) -> torch.Tensor:
+    return gated_linear_unit(gate_up, cast("Activation", name))
 
 
-def _gate_shape(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
-    del tanh
+def _gate_shape(gate_up: torch.Tensor, name: str) -> torch.Tensor:
+    del name
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
 
 
@@ -73,7 +75,7 @@ def _rotate_shape(
 
 
 direct_register_custom_op("gelu", _gelu, fake_impl=_gelu_shape, target_lib=_LIBRARY)
-direct_register_custom_op("gated_gelu", _gate, fake_impl=_gate_shape, target_lib=_LIBRARY)
+direct_register_custom_op("gate", _gate, fake_impl=_gate_shape, target_lib=_LIBRARY)
 # the whole of queries, keys and values is named as changed: of a part the compiler would make a copy
 direct_register_custom_op("rotate", _rotate, mutates_args=["qkv"], fake_impl=_rotate_shape, target_lib=_LIBRARY)
 
@@ -86,12 +88,14 @@ def activation(name: str) -> nn.Module:
     return module
 
 
-def gated(name: str) -> nn.Module:
-    """Return ``act(first half) * second half`` over the last dimension for "gelu" (erf) or "gelu_tanh"."""
-    approximate = {"gelu": "none", "gelu_tanh": "tanh"}[name]
+def gated(name: Activation) -> nn.Module:
+    """Return ``act(first half) * second half`` over the last dimension for "gelu" (erf), "gelu_tanh" or "silu"."""
     if current_platform.is_cuda():
-        return Gate(tanh=approximate == "tanh")
-    module: nn.Module = GeluAndMul(approximate=approximate)
+        return Gate(name)
+    if name == "silu":
+        module: nn.Module = SiluAndMul()
+    else:
+        module = GeluAndMul(approximate={"gelu": "none", "gelu_tanh": "tanh"}[name])
     return module
 
 
@@ -105,15 +109,15 @@ class Gelu(nn.Module):
 
 
 class Gate(nn.Module):
-    """The gate with the exact GELU or its tanh form, by our kernel."""
+    """The gate by our kernel."""
 
-    def __init__(self, *, tanh: bool) -> None:
+    def __init__(self, name: Activation) -> None:
         super().__init__()
-        self.tanh = tanh
+        self.name = name
 
     def forward(self, gate_up: Tensor) -> Tensor:
         """Return `[tokens, size]` for `[tokens, 2 * size]`."""
-        rows: Tensor = torch.ops.encoder_plugins.gated_gelu(gate_up, self.tanh)
+        rows: Tensor = torch.ops.encoder_plugins.gate(gate_up, self.name)
         return rows
 
 

@@ -22,7 +22,7 @@ from encoder_plugins.families.gliner.heads.batch import Batch, Rows
 from encoder_plugins.families.gliner.heads.bi_pooler import GlinerBiPooler
 from encoder_plugins.families.gliner.heads.gather import DeviceRows
 from encoder_plugins.families.gliner.heads.label_vectors import LabelVectors
-from encoder_plugins.families.gliner.heads.token import TILE, Pairs, answered, pair_offsets
+from encoder_plugins.families.gliner.heads.token import Pairs, answered, pair_offsets, scored
 from encoder_plugins.families.gliner.heads.token_head import RepresentingTokenHead, token_head
 from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS
 
@@ -36,20 +36,21 @@ class GlinerBiTokenPooler(GlinerBiPooler):
         encoder_size: Width of the encoder's rows.
         config: The checkpoint's own settings.
         labels: The encoder of labels.
-        tile: Pairs that are scored at once.
     """
 
     columns: ClassVar[int] = TOKEN_COLUMNS
 
-    def __init__(self, encoder_size: int, config: GlinerConfig, labels: LabelVectors, *, tile: int = TILE) -> None:
+    def __init__(self, encoder_size: int, config: GlinerConfig, labels: LabelVectors) -> None:
         super().__init__(encoder_size, config, labels)
         self.head = token_head(encoder_size, replace(config, lstm_layers=0))
-        self.tile = tile
 
     @torch.inference_mode()
     def warm_up(self, hidden: Tensor) -> None:
-        """Do the same as other bi-encoders, and use the memory that spans of their own vectors may need."""
+        """Do the same as other bi-encoders, compile the kernels, and use the memory that spans of their own vectors may need."""
         super().warm_up(hidden)
+        row = hidden.new_zeros(1, self.config.hidden_size)
+        one, first = (torch.tensor(values, dtype=torch.int32, device=hidden.device) for values in ([0, 1], [0]))
+        scored(self.head, self.head.factors(row, row), Pairs(1, one, one, one, row[0, :1].float(), first))
         if isinstance(self.head, RepresentingTokenHead):
             proposed_spans.reserve(self.head, self.head.project(hidden[:1]))
 
@@ -80,4 +81,4 @@ class GlinerBiTokenPooler(GlinerBiPooler):
             extra["rows"],
         )
         own = np.split(np.asarray(rows, np.int32), np.cumsum(labels)[:-1])
-        return answered(self.head, batch, words, self.labels(list(numbers), hidden), pairs, own, self.tile)
+        return answered(self.head, batch, words, self.labels(list(numbers), hidden), pairs, own)

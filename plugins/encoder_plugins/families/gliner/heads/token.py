@@ -5,10 +5,10 @@ pair of a word and a label the logits of "starts here", "ends here" and "is insi
 change the result:
 
 - Rows are gathered before the projection, which is a function of a row. A word without a row is zeros after it.
-- The inner layer's matrix is split by what it is applied to: ``W [t1; l1; t2 * l2] + b = A t1 + (B l1 + b) + C (t2 * l2)``. The first
-  two are computed for each word and each label; only the last one is computed for each pair.
+- The inner layer's matrix is split by what it is applied to, so that most of it is computed for each word and each label, and not for
+  each pair (``encoder_kernels.token_scores``).
 
-The pairs of all texts of a batch are scored in tiles of one size, so that memory does not grow with words times labels but for three
+The pairs of all texts of a batch are scored in tiles of one size, so that memory does not grow with words times labels but for five
 numbers of each pair. Only pairs whose score as "inside" reaches the text's threshold are wanted: no span holds another one. Where all pairs
 are few, they are chosen on the host, which then waits for the device once; otherwise on the device, whose copies are smaller then, and
 the host waits for their number before. With ``represent_spans`` they are not the answer; see ``proposed_spans``.
@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from encoder_kernels.token_scores import token_scores
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads import proposed_spans
 from encoder_plugins.families.gliner.heads.batch import Batch, Rows
@@ -36,8 +37,6 @@ from encoder_plugins.families.gliner.payload import TOKEN_COLUMNS, TOKEN_LOGITS
 
 Ints = NDArray[np.int32]
 
-# pairs that are scored at once: 100 MB of inner rows in bfloat16, for a head of width 768
-TILE = 16_384
 # pairs that are chosen on the host: 3 MiB of logits
 FEW_PAIRS = 1 << 18
 
@@ -50,16 +49,14 @@ class GlinerTokenPooler(GlinerPooler):
     Args:
         encoder_size: Width of the encoder's rows.
         config: The checkpoint's own settings.
-        tile: Pairs that are scored at once.
     """
 
     columns: ClassVar[int] = TOKEN_COLUMNS
     label_forms: ClassVar[tuple[int, ...]] = (1,)
 
-    def __init__(self, encoder_size: int, config: GlinerConfig, *, tile: int = TILE) -> None:
+    def __init__(self, encoder_size: int, config: GlinerConfig) -> None:
         super().__init__(encoder_size, config)
         self.head = token_head(encoder_size, config)
-        self.tile = tile
 
     @torch.inference_mode()
     def warm_up(self, hidden: Tensor) -> None:
@@ -83,7 +80,7 @@ class GlinerTokenPooler(GlinerPooler):
             rows.extra["thresholds"],
         )
         own = np.split(np.arange(labels.sum(), dtype=np.int32), np.cumsum(labels)[:-1])
-        return answered(self.head, batch, words, vectors["labels"], pairs, own, self.tile)
+        return answered(self.head, batch, words, vectors["labels"], pairs, own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +109,22 @@ def pair_offsets(words: NDArray[np.int32], labels: NDArray[np.int32]) -> NDArray
     return np.concatenate(([0], np.cumsum(words * labels.astype(np.int64)))).astype(np.int32)
 
 
-def scored(head: TokenHead, factors: Factors, pairs: Pairs, size: int) -> tuple[NDArray[np.int64], Rows]:
-    """Return the numbers of the pairs that are wanted, ascending, and their logits `[pairs, 3]`; ``size`` are scored at once."""
-    device = pairs.offsets.device
-    logits = torch.empty(pairs.count, 3, dtype=torch.float32, device=device)
-    wanted = torch.empty(pairs.count, dtype=torch.bool, device=device)
-    for begin in range(0, pairs.count, size):
-        tile = slice(begin, begin + size)
-        numbers = torch.arange(begin, min(begin + size, pairs.count), dtype=torch.int32, device=device)
-        text = torch.searchsorted(pairs.offsets[1:], numbers, right=True)
-        first_label = pairs.labels[text]
-        of_text = pairs.labels[text + 1] - first_label
-        within = numbers - pairs.offsets[text]
-        labels = first_label + within % of_text
-        if pairs.rows is not None:
-            labels = pairs.rows[labels]
-        logits[tile] = head.score(factors, pairs.words[text] + within // of_text, labels)
-        wanted[tile] = logits[tile, 2] >= pairs.thresholds[text]
+def scored(head: TokenHead, factors: Factors, pairs: Pairs) -> tuple[NDArray[np.int64], Rows]:
+    """Return the numbers of the pairs that are wanted, ascending, and their logits `[pairs, 3]`."""
+    logits = token_scores(
+        factors.word,
+        factors.label,
+        factors.word_factor,
+        factors.label_factor,
+        head.layers(),
+        pairs.words,
+        pairs.labels,
+        pairs.offsets,
+        pairs=pairs.count,
+        label_rows=pairs.rows,
+    )
+    limits = torch.repeat_interleave(pairs.thresholds, pairs.offsets.diff(), output_size=pairs.count)
+    wanted = logits[:, 2] >= limits
     if pairs.count <= FEW_PAIRS:
         (values,) = to_host(torch.where(wanted[:, None], logits, torch.nan))
         # no other number differs from itself
@@ -140,7 +136,7 @@ def scored(head: TokenHead, factors: Factors, pairs: Pairs, size: int) -> tuple[
 
 
 def answered(
-    head: TokenHead, batch: Batch, words: Tensor, vectors: Tensor, pairs: Pairs, rows: Sequence[Ints], size: int
+    head: TokenHead, batch: Batch, words: Tensor, vectors: Tensor, pairs: Pairs, rows: Sequence[Ints]
 ) -> list[Rows]:
     """Return the table of each text of a batch.
 
@@ -151,11 +147,10 @@ def answered(
         vectors: `[labels, size]`: those of labels.
         pairs: The pairs of both.
         rows: For each text the row of each of its labels among ``vectors``, `[labels]` int32.
-        size: Pairs that are scored at once.
     """
     labels = np.asarray([len(own) for own in rows], np.int32)
     offsets = batch.rows.groups["words"].offsets
-    numbers, values = scored(head, head.factors(words, vectors), pairs, size)
+    numbers, values = scored(head, head.factors(words, vectors), pairs)
     if not isinstance(head, RepresentingTokenHead):
         return tables(numbers, values, pair_offsets(np.diff(offsets), labels), labels)
     proposed = proposed_spans.propose(

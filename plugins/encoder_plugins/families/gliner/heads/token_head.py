@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from encoder_kernels.token_scores import Layers
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.heads.layers import MarkedHead, WordHead
 
@@ -60,20 +61,9 @@ class TokenHead(WordHead):
             name_factor.contiguous(),
         )
 
-    def score(self, factors: Factors, words: Tensor, labels: Tensor) -> Tensor:
-        """Return the logits `[pairs, 3]` float32 of start, end and inside.
-
-        Args:
-            factors: As ``forward`` returned them.
-            words: `[pairs]`: the word of each pair.
-            labels: `[pairs]`: its label.
-        """
-        product = factors.word_factor[words] * factors.label_factor[labels]
-        inner = nn.functional.linear(product, self.inner.weight[:, 2 * self.size :])
-        inner += factors.word[words]
-        inner += factors.label[labels]
-        logits: Tensor = self.out(inner.relu_()).float()
-        return logits
+    def layers(self) -> Layers:
+        """Return what the score of a pair goes through."""
+        return Layers(self.inner.weight[:, 2 * self.size :], self.out.weight, self.out.bias)
 
 
 class RepresentingTokenHead(TokenHead, MarkedHead):

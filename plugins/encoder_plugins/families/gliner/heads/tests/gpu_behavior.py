@@ -14,10 +14,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from encoder_kernels import bidirectional_lstm, dispatch, span_scores
+from encoder_kernels import bidirectional_lstm, dispatch, span_scores, token_scores
 from encoder_kernels.bidirectional_lstm import kernel as lstm
 from encoder_kernels.span_scores import kernel as spans
 from encoder_kernels.span_scores import reference
+from encoder_kernels.token_scores import kernel as pairs
 from encoder_plugins.families.gliner.heads.transfers import HostCopies
 
 _BACKEND = make_backend(GPUTarget("cuda", 90, 32))
@@ -92,6 +93,24 @@ def launches() -> Iterator[set[str]]:
     def recurrence(arguments: Sequence[Any], _: int) -> None:
         arguments[2].zero_()
 
+    def places(arguments: Sequence[Any], _: int) -> None:
+        first_word, first_label, offsets, rows, words, labels = arguments[:6]
+        numbers = torch.arange(len(words))
+        text = torch.searchsorted(offsets[1:].clone(), numbers, right=True)
+        within, count = numbers - offsets[text], first_label.diff()[text]
+        words.copy_(first_word[text] + within // count)
+        own = first_label[text] + within % count
+        labels.copy_(own if rows is None else rows[own])
+
+    def products(arguments: Sequence[Any], _: int) -> None:
+        of_word, of_label, words, labels, out = arguments[:5]
+        out[: len(words)] = of_word[words] * of_label[labels]
+
+    def last(arguments: Sequence[Any], _: int) -> None:
+        inner, word, label, words, labels, weight, bias, out = arguments[:8]
+        rows = inner[: len(words)] + word[words] + label[labels]
+        out.copy_(torch.nn.functional.linear(rows.relu(), weight, bias))
+
     with (
         # those of an H100
         mock.patch.object(dispatch, "multiprocessors", return_value=(228 * 1024, 132)),
@@ -100,6 +119,10 @@ def launches() -> Iterator[set[str]]:
         mock.patch.object(spans, "span_scores_kernel", _Kernel(spans.span_scores_kernel, scores, forms)),
         mock.patch.object(spans, "span_logits_kernel", _Kernel(spans.span_logits_kernel, logits, forms)),
         mock.patch.object(lstm, "lstm_kernel", _Kernel(lstm.lstm_kernel, recurrence, forms)),
+        mock.patch.object(token_scores, "runs_triton", return_value=True),
+        mock.patch.object(pairs, "pair_places_kernel", _Kernel(pairs.pair_places_kernel, places, forms)),
+        mock.patch.object(pairs, "pair_products_kernel", _Kernel(pairs.pair_products_kernel, products, forms)),
+        mock.patch.object(pairs, "token_scores_kernel", _Kernel(pairs.token_scores_kernel, last, forms)),
     ):
         yield forms
 

@@ -40,7 +40,7 @@ TEXTS = [
 def test_candidates_are_gliners_in_its_order(threshold: float, switches: dict[str, Any]) -> None:
     settings = config(head="token", represent_spans=True, **switches)
     library = Library(settings)
-    ours = GlinerTokenPooler(ENCODER, settings, tile=64)
+    ours = GlinerTokenPooler(ENCODER, settings)
     weight_loading.load(ours.head, library.tensors().items(), head_layout(ENCODER, settings))
     found = answers_of(ours, TEXTS, [one.extra(threshold) for one in TEXTS])
     several = 0
