@@ -9,10 +9,11 @@ from typing import NamedTuple
 # the first that is found in a kernel's name, in lower case; the rest is what torch's compiler and torch itself launch
 KINDS = (
     ("attention", r"attention|flash|fmha"),
-    ("matrix products", r"gemm|nvjet|cutlass|cublas|addmm|aten::mm|aten::bmm|linear|splitk|\bdot"),
+    ("rounding to 8 bits", r"^triton.*amax|quant"),
     ("LSTM", r"lstm"),
     ("span and token scores", r"span_|token_scores|pair_"),
     ("activation or gate", r"gelu|gated|silu|swiglu"),
+    ("matrix products", r"gemm|nvjet|cutlass|cublas|addmm|aten::mm|aten::bmm|onednn_mm|linear|splitk|\bdot"),
     ("rotation", r"rotary|rope"),
     ("convolution", r"conv"),
     ("norm", r"norm"),

@@ -14,13 +14,8 @@ TOKENS = 32_768
 def report() -> str:
     """Return the table."""
     rows: list[measure.Row] = []
-    # ModernBERT-base, mT5-base and mT5-large, LFM2-350M
-    shapes: tuple[tuple[int, Activation], ...] = (
-        (1152, "gelu"),
-        (2048, "gelu_tanh"),
-        (2816, "gelu_tanh"),
-        (4608, "silu"),
-    )
+    # ModernBERT-base, mT5-base and mT5-large
+    shapes: tuple[tuple[int, Activation], ...] = ((1152, "gelu"), (2048, "gelu_tanh"), (2816, "gelu_tanh"))
     for size, activation in shapes:
         gate_up = torch.randn(TOKENS, 2 * size, device="cuda", dtype=torch.bfloat16)
         out = torch.empty(TOKENS, size, device="cuda", dtype=torch.bfloat16)
@@ -44,7 +39,7 @@ def report() -> str:
 
 
 def _vllm(gate_up: torch.Tensor, activation: str, out: torch.Tensor) -> float | None:
-    operation = measure.vllm_op(f"{activation}_and_mul")
+    operation = measure.vllm_op("gelu_tanh_and_mul" if activation == "gelu_tanh" else "gelu_and_mul")
     return None if operation is None else measure.attempt(lambda: operation(out, gate_up))
 
 

@@ -18,7 +18,7 @@ def gated_linear_unit_kernel(
     out_token,
     tokens,
     size,
-    ACTIVATION: tl.constexpr,
+    TANH: tl.constexpr,
     EXACT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -30,9 +30,7 @@ def gated_linear_unit_kernel(
     pointers = gate_up + rows.to(tl.int64)[:, None] * gate_up_token + columns[None, :]
     gate = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(pointers + size, mask=mask, other=0.0).to(tl.float32)
-    if ACTIVATION == "silu":
-        activated = gate * tl.sigmoid(gate)
-    elif ACTIVATION == "gelu_tanh":
+    if TANH:
         # x / 2 * (1 + tanh(y)) is x * sigmoid(2 y), which needs no tanh
         activated = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     else:
@@ -57,7 +55,7 @@ def launch(gate_up: torch.Tensor, activation: str, out: torch.Tensor, chosen: di
         out.stride(0),
         tokens,
         size,
-        ACTIVATION=activation,
+        TANH=activation == "gelu_tanh",
         EXACT=gate_up.dtype == torch.float32,
         **config,
     )

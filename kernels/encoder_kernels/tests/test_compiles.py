@@ -6,7 +6,7 @@ import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ import torch
 from encoder_kernels import dispatch
 from encoder_kernels.bidirectional_lstm import bidirectional_lstm
 from encoder_kernels.disentangled_attention import disentangled_attention
-from encoder_kernels.gated_linear_unit import Activation, gated_linear_unit
+from encoder_kernels.gated_linear_unit import gated_linear_unit
 from encoder_kernels.gelu import gelu
 from encoder_kernels.relative_bias_attention import relative_bias_attention
 from encoder_kernels.rotary import HeadNorm, rotary
@@ -108,7 +108,7 @@ def test_every_kernel_compiles_and_fits_into_shared_memory(gpu: CompileOnly, dty
         return some(*shape, dtype=torch.int32)
 
     gelu(some(8, 3072))
-    for activation in get_args(Activation):
+    for activation in ("gelu", "gelu_tanh"):
         gated_linear_unit(some(8, 2304), activation)
     rotary(some(8, 12, 64), some(8, 12, 64), integers(8), floats(32))
     rotary(some(8, 16, 64), some(8, 8, 64), integers(8), floats(32), HeadNorm(some(64), some(64), 1e-5))

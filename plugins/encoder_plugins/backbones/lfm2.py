@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.activation import SiluAndMul
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     MergedColumnParallelLinear,
@@ -23,7 +24,7 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from encoder_plugins.backbones.attention import PlainAttention, VarlenMetadata
-from encoder_plugins.backbones.elementwise import gated, rms_norm, rotation
+from encoder_plugins.backbones.elementwise import rms_norm, rotation
 from encoder_plugins.backbones.lfm2_settings import ATTENTION, Settings
 
 
@@ -130,7 +131,7 @@ class Lfm2FeedForward(nn.Module):
         self.w13 = MergedColumnParallelLinear(
             hidden, [inner] * 2, bias=False, quant_config=quant_config, prefix=f"{prefix}.w13"
         )
-        self.activation = gated("silu")
+        self.activation = SiluAndMul()
         self.w2 = RowParallelLinear(inner, hidden, bias=False, quant_config=quant_config, prefix=f"{prefix}.w2")
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -2,24 +2,21 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 
-from encoder_kernels.gated_linear_unit import Activation, gated_linear_unit
+from encoder_kernels.gated_linear_unit import gated_linear_unit
 
 
 def straightforward(gate_up: torch.Tensor, activation: str) -> torch.Tensor:
     gate, up = gate_up.double().cpu().chunk(2, 1)
-    if activation == "silu":
-        return gate / (1 + torch.exp(-gate)) * up
     if activation == "gelu":
         return gate / 2 * torch.erfc(-gate / math.sqrt(2)) * up
     return gate / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) * up
 
 
-@pytest.mark.parametrize("activation", get_args(Activation))
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize(("tokens", "size"), [(0, 8), (1, 1), (3, 37), (17, 128), (5, 1152), (2, 1300)])
 def test_every_size(any_form, close, activation: str, tokens: int, size: int) -> None:  # type: ignore[no-untyped-def]
     gate_up = any_form.randn(tokens, 2 * size) * 2
@@ -29,12 +26,11 @@ def test_every_size(any_form, close, activation: str, tokens: int, size: int) ->
     close(gated_linear_unit(gate_up, activation), straightforward(gate_up, activation))
 
 
-@pytest.mark.parametrize("activation", get_args(Activation))
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_far_values(any_form, activation: str) -> None:  # type: ignore[no-untyped-def]
     gate = torch.tensor([[-60.0, -12.0, -0.0, 0.0, 12.0, 60.0]], dtype=any_form.dtype, device=any_form.device)
     out = gated_linear_unit(torch.cat((gate, torch.ones_like(gate)), 1), activation)
-    # silu is still 7e-5 below 0 at -12
-    torch.testing.assert_close(out, gate.clamp(min=0), atol=1e-4 if activation == "silu" else 1e-6, rtol=1e-3)
+    torch.testing.assert_close(out, gate.clamp(min=0), atol=1e-6, rtol=1e-3)
 
 
 def test_strided_rows(form, close) -> None:  # type: ignore[no-untyped-def]
@@ -57,7 +53,7 @@ def test_addresses_beyond_two_to_the_31() -> None:
 def test_arguments_are_refused_by_name() -> None:
     for name, call in {
         "gate_up": lambda: gated_linear_unit(torch.randn(3, 7), "gelu"),
-        "activation": lambda: gated_linear_unit(torch.randn(3, 8), "relu"),
+        "activation": lambda: gated_linear_unit(torch.randn(3, 8), "silu"),
         "out": lambda: gated_linear_unit(torch.randn(3, 8), "gelu", torch.empty(3, 8)),
     }.items():
         with pytest.raises(ValueError, match=f"^{name}: "):
