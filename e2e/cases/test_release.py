@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from encoder_node import configuration, image_registry, image_store, images, layouts, progress, targets
+from encoder_node.free_port import free_port
 from encoder_node.node import NodeCluster
-from encoder_node.object_store import free_port
 from encoder_node.waiting import wait_for
 from encoder_platform import install, manifests
 from encoder_platform.chart import RELEASE, Helm
@@ -182,7 +182,7 @@ def visitor(platform: Platform, tmp_path: Path, request: pytest.FixtureRequest) 
             f"--version {NEXT}": f"--version {VERSION}",
             "sentence-transformers/": "copy-start/",
             "c9745ed1d9f207416be6d2e6f8de32d1f16199bf": platform.hub_revision,
-            "8080": str(free_port("127.0.0.1")),
+            "8080": str(free_port()),
         }
         Helm(kube.kubectl.with_name("helm"), dict(kube.environment())).run(
             "uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--wait"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from encoder_bench import factory, server
+from encoder_node.free_port import free_port
 
 NAME = "vllm-factory, HTTP"
 # what is there once for both plugins of gliner
@@ -117,7 +118,7 @@ def served(given: argparse.Namespace, plugin: str, logs: Path) -> Iterator[serve
     """
     model = prepare(plugin, given.source, logs / "factory-model")
     site = install(plugin, given, logs)
-    port = server.free_port()
+    port = free_port()
     arguments = ["--dtype", given.dtype]
     if given.memory_share:
         arguments += ["--gpu-memory-utilization", str(given.memory_share)]

@@ -17,6 +17,7 @@ from typing import Any
 
 from encoder_bench import factory, server
 from encoder_bench.retrieval_checkpoint import Kind
+from encoder_node.free_port import free_port
 from encoder_plugins.artifact import manifest
 
 
@@ -77,7 +78,7 @@ def served(given: argparse.Namespace, kind: Kind, side: str, logs: Path) -> Iter
     architecture = kind.architecture if side == "vllm" else FACTORY.get(plugin)
     if architecture is None:
         raise ValueError(f"{PEERS[side].name} has no class for {plugin}")
-    port = server.free_port()
+    port = free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(given.source)),
         *("--served-model-name", "bench", "--port", str(port), "--runner", "pooling", "--dtype", given.dtype),

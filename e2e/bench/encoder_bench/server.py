@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+
+from encoder_node.free_port import free_port
 
 START_SECONDS = 900
 STOP_SECONDS = 100
@@ -39,14 +40,6 @@ class Server:
     def resident_bytes(self) -> int:
         """Return the memory that it has in use, all processes together; shared pages count once for each."""
         return sum(map(_resident, _family(self.process.pid)))
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from encoder_bench import factory, load, server, workload
 from encoder_bench.peer_process import PeerProcess, measure_together, running
 from encoder_bench.peers import TEXTS, Task
 from encoder_bench.workload import Shape
+from encoder_node.free_port import free_port
 from encoder_plugins.artifact import manifest
 from encoder_plugins.prep import reference_environment
 
@@ -161,7 +162,7 @@ class Sides:
         given = self._given
         site = factory.install(given.factory_site, self._folder)
         model = factory.prepare(given.artifact, self._folder / "factory-model", self._plugin)
-        port = server.free_port()
+        port = free_port()
         command = factory.command(model, self._plugin, port, "--dtype", given.dtype, *self._arguments)
         environment = self._environment("factory") | factory.environment(site, self._plugin)
         environment["PYTHONPATH"] += os.pathsep + os.environ.get("PYTHONPATH", "")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from encoder_bench import factory, server
+from encoder_node.free_port import free_port
 from encoder_plugins.artifact import manifest
 
 # more than a page or a query of this comparison has
@@ -99,7 +100,7 @@ def served(given: argparse.Namespace, side: str, logs: Path) -> Iterator[server.
     architecture = PEERS[side].architectures.get(plugin)
     if architecture is None:
         raise ValueError(f"{PEERS[side].name} has no class for {plugin}")
-    port = server.free_port()
+    port = free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry"),
         *("--model", str(given.artifact / manifest.MODEL), "--served-model-name", "bench", "--port", str(port)),

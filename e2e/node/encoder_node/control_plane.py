@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from encoder_node import configuration, programs
 from encoder_node.api_server import ApiServer
 from encoder_node.errors import CommandFailedError, NodeError
+from encoder_node.free_port import free_ports
 from encoder_node.settings import DATA, Settings, load
 from encoder_node.waiting import exclusive, wait_for
 
@@ -231,7 +231,7 @@ def running(folder: Path, *, controllers: bool = True) -> Iterator[ControlPlane]
         built.build()
     ports = settings.paths.cache / "ports.lock"
     with exclusive(ports, "choosing ports", seconds=settings.start_seconds):
-        api, etcd, peer = _free_ports(3)
+        api, etcd, peer = free_ports(3, _ADDRESS)
         plane = ControlPlane(folder, built.folder, api, etcd, peer, replace(settings, start_seconds=120))
         try:
             plane.start(controllers=controllers)
@@ -247,21 +247,3 @@ def running(folder: Path, *, controllers: bool = True) -> Iterator[ControlPlane]
 def _with(arguments: Sequence[str], own: Mapping[str, str]) -> tuple[str, ...]:
     kept = (item for item in arguments if item.partition("=")[0] not in own)
     return (*kept, *(f"{name}={value}" for name, value in own.items()))
-
-
-def _free_ports(number: int) -> list[int]:
-    """Returns ports that are free now. An API server that is started again needs the same one, so the kernel's range is avoided."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    found: list[int] = []
-    start = 20000 + os.getpid() % 1000 * 8
-    for port in [*range(start, low), *range(10000, start)]:
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((_ADDRESS, port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == number:
-            return found
-    raise NodeError("there are no free ports on 127.0.0.1")

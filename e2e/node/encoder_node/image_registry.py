@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_node import extra_programs, processes
-from encoder_node.object_store import free_port
+from encoder_node.free_port import free_port
 from encoder_node.waiting import wait_for
 
 CONFIGURATION = """\
@@ -62,7 +62,7 @@ def running(
         around: Makes of the registry's command the one that is run, for example in the namespaces of a node.
         credentials: Whether it answers nobody but ``USER`` with ``PASSWORD``.
     """
-    port = port or free_port("127.0.0.1")
+    port = port or free_port()
     storage, configuration, log = folder / "storage", folder / f"registry-{port}.yaml", folder / f"registry-{port}.log"
     storage.mkdir(parents=True, exist_ok=True)
     text = CONFIGURATION.format(folder=storage, port=port)

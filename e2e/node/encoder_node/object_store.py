@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from encoder_node import extra_programs
+from encoder_node.free_port import free_port
 from encoder_node.waiting import wait_for
 
 ACCESS_KEY = "encoder-tests"
@@ -63,11 +64,3 @@ def running(
             yield ObjectStore(f"{'https' if '--cert' in options else 'http'}://{host}:{port}")
         finally:
             process.terminate()
-
-
-def free_port(host: str) -> int:
-    """Return a port of this address that nothing listens on."""
-    with socket.socket() as free:
-        free.bind((host, 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from encoder_node import extra_programs
-from encoder_node.object_store import free_port
+from encoder_node.free_port import free_port
 from encoder_node.waiting import wait_for
 from encoder_platform.install import OPERATOR_NAMESPACE, operator_pods
 from encoder_platform.kube import POD, Body, Kube
@@ -103,7 +103,7 @@ def running(kube: Kube, folder: Path) -> Iterator[Prometheus]:
         kube: The cluster, whose pods can be reached from this machine.
         folder: Configuration, log and data.
     """
-    configuration, listed, port = folder / "prometheus.yaml", folder / "targets.json", free_port("127.0.0.1")
+    configuration, listed, port = folder / "prometheus.yaml", folder / "targets.json", free_port()
     configuration.write_text(_CONFIGURATION.format(interval=SCRAPE_SECONDS, targets=listed))
 
     def follow() -> None:

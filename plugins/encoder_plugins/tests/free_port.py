@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import socket
 
-# below the ports that the kernel gives to connections: one of those may be in use again until a server has loaded its modules and listens
-_PORTS = range(10_000, 30_000)
+# above those of a node, and below those that the kernel gives to connections, of which one may be in use until a server listens
+_PORTS = range(11_000, 30_000)
 _TRIALS = 100
 
 
