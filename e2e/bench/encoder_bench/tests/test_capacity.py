@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -112,8 +114,22 @@ def test_every_plugin_that_takes_no_images_has_a_request() -> None:
         assert (make is None) is plugin.takes_images
         if make is not None:
             assert make(["a text"], 5)["texts"] == ["a text"]
-        if make in capacity.LABELLED:
-            assert make(["a text"], 5)["threshold"] == capacity.THRESHOLD
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"), [([0.4], 0.5), ([0.97] * 5, 0.98), ([0.97] * 4, 0.5), ([1.0] * 9, 1.0)]
+)
+def test_the_threshold_is_the_lowest_that_leaves_few_entities(scores: list[float], expected: float) -> None:
+    def results(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+        assert len(data["labels"]) == 25
+        kept = [score for score in scores if score > data["threshold"]]
+        # of the first text, in one list; of the second, by label
+        both: list[dict[str, Any]] = [{"entities": kept}, {"entities": {"person": kept, "city": []}}]
+        return both[: len(data["texts"])]
+
+    make = capacity.body_of("deberta_gliner")
+    assert make is not None
+    assert capacity.quiet_threshold(results, make, [["a text"], ["a text", "another"]], 25) == expected
 
 
 @pytest.mark.parametrize(("most", "expected"), [(512, [32, 512]), (511, [32]), (2_000, [32, 512, 1024]), (8, [32])])
