@@ -5,12 +5,13 @@
 | no host is allowed, which is the default | refused |
 | not https, with a user or password, longer than 2 048 characters | refused |
 | of a host, or a port, that is not in the list | refused |
-| of a host whose address is private, loopback, link-local or otherwise not public | refused; nothing is sent there |
+| of a host of which an address is private, loopback, link-local or otherwise not public (``public_addresses``) | refused; no connection is made |
 | a redirect | followed three times at most; each hop is checked as the first address is |
 | another status than 200, another type than the file's, a compressed body | refused |
 | more bytes than the limit, stated or sent; more seconds than the limit | refused |
 
-The connection goes to the very address that was checked (httpx-secure), so that a name that changes its address in between changes nothing.
+The connection is checked again, and the request goes to the very address that was checked (httpx-secure): a name that changes its address
+in between is sent nothing.
 Proxies of the environment are not used: they would connect to what was never checked.
 """
 
@@ -19,14 +20,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import urljoin, urlsplit
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.inputs.public_addresses import is_public
 
 if TYPE_CHECKING:
     import httpx
@@ -37,6 +41,7 @@ HTTPS: Final = 443
 # of one request at the same time
 _AT_ONCE = 8
 _SCHEMES = ("http://", "https://")
+_NOT_PUBLIC = "the host of the address is not a public one"
 # stores name these types for a file that was given none
 _UNTYPED = "application/octet-stream|binary/octet-stream"
 _PARAMETERS = r"[ \t]*(;.*)?"
@@ -242,18 +247,33 @@ class RemoteFiles:
 
         try:
             for _ in range(MOST_REDIRECTS + 1):
+                await self._check_host(address, path)
                 async with client.stream("GET", address) as response:
                     if response.has_redirect_location:
                         address = check(urljoin(address, response.headers["location"]), self._hosts, path=path)
                         continue
                     return await self._body(response, path, left)
         except SSRFProtectionError:
-            raise InvalidRequest("the host of the address is not a public one", param=path) from None
+            raise InvalidRequest(_NOT_PUBLIC, param=path) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise InvalidRequest(
                 f"the {self._kind.what} could not be fetched: {type(error).__name__}", param=path
             ) from None
         raise InvalidRequest(f"more than {MOST_REDIRECTS} redirects", param=path)
+
+    async def _check_host(self, address: str, path: str) -> None:
+        """Refuse a host of which an address is not public, before any connection: whether one can be made is an answer, too."""
+        parts = urlsplit(address)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                parts.hostname, parts.port or HTTPS, type=socket.SOCK_STREAM
+            )
+        except OSError:
+            raise InvalidRequest(
+                f"the {self._kind.what} could not be fetched: the name of its host has no address", param=path
+            ) from None
+        if not all(is_public(ip_address(where[0])) for *_, where in found):
+            raise InvalidRequest(_NOT_PUBLIC, param=path)
 
     async def _body(self, response: httpx.Response, path: str, left: _Bytes) -> bytes:
         if response.status_code != 200:
@@ -326,4 +346,4 @@ def _protected(client: httpx.AsyncClient) -> httpx.AsyncClient:
     """Let a client connect to public addresses only."""
     from httpx_secure import httpx_ssrf_protection
 
-    return httpx_ssrf_protection(client)
+    return httpx_ssrf_protection(client, custom_validator=lambda host, address, port: is_public(address))

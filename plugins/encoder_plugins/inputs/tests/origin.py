@@ -114,3 +114,4 @@ def allow_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(remote, "_protected", protected)
+    monkeypatch.setattr(remote, "is_public", lambda address: address.is_loopback)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.inputs import remote
+from encoder_plugins.inputs.public_addresses import is_public
 from encoder_plugins.inputs.remote import Kind, RemoteFiles, check, host_of, images, pdfs
 from encoder_plugins.inputs.tests import origin as origins
 from encoder_plugins.inputs.tests.origin import Origin
@@ -211,15 +215,83 @@ async def test_eight_files_of_a_request_are_fetched_at_once(origin: Origin) -> N
     assert origin.most_at_once == 8
 
 
-async def test_a_host_that_is_not_public_is_sent_nothing(origin: Origin) -> None:
+async def test_no_connection_is_made_to_a_host_that_is_not_public() -> None:
+    connections = []
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        writer.close()
+
     # an allowed name may lead to any address: what counts is the address
-    port = origin.host.partition(":")[2]
-    for host in (origin.host, f"localhost:{port}"):
-        for kind, field in ((IMAGES, "data.image"), (PDFS, "data.pdf")):
-            with pytest.raises(InvalidRequest, match="not a public one") as caught:
-                await RemoteFiles([host], kind).fetch({field: f"https://{host}/a.gif"})
-            assert caught.value.param == field
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            for kind, field in ((IMAGES, "data.image"), (PDFS, "data.pdf")):
+                with pytest.raises(InvalidRequest, match="not a public one") as caught:
+                    await RemoteFiles([host], kind).fetch({field: f"https://{host}/a.gif"})
+                assert caught.value.param == field
+        assert connections == []
+
+
+async def test_one_address_of_a_host_that_is_not_public_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolved(_: object, host: str, port: int, **more: object) -> list[tuple[object, ...]]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, host)
+        return [(*kind, ("93.184.215.14", port)), (*kind, ("10.0.0.5", port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolved)
+    with pytest.raises(InvalidRequest, match="not a public one"):
+        await RemoteFiles(["images.example.com"], IMAGES).fetch({"data.image": "https://images.example.com/a.gif"})
+
+
+async def test_a_name_that_changes_its_address_is_sent_nothing(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+    # public when it is resolved first, and this machine when the connection is made
+    monkeypatch.setattr(RemoteFiles, "_check_host", lambda *_: asyncio.sleep(0))
+    with pytest.raises(InvalidRequest, match="not a public one"):
+        await RemoteFiles([origin.host], IMAGES).fetch({"data.image": origin.address("/a.gif")})
     assert origin.requests == []
+
+
+async def test_a_name_without_an_address_is_refused_by_its_field() -> None:
+    with pytest.raises(InvalidRequest, match="the name of its host has no address") as caught:
+        await RemoteFiles(["images.invalid"], IMAGES).fetch({"data.image": "https://images.invalid/a.gif"})
+    assert caught.value.param == "data.image"
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.215.14", True),
+        ("2606:2800:220:1::1", True),
+        ("64:ff9b::5db8:d70e", True),
+        ("::ffff:93.184.215.14", True),
+        *dict.fromkeys(
+            (
+                *("0.0.0.0", "10.0.0.5", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.16.0.1", "192.168.1.1"),
+                *(
+                    "168.63.129.16",
+                    "192.0.0.192",
+                    "192.88.99.1",
+                    "198.18.0.1",
+                    "224.0.0.1",
+                    "240.0.0.1",
+                    "255.255.255.255",
+                ),
+                *("::", "::1", "fe80::1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1"),
+                *(
+                    "::10.0.0.1",
+                    "::ffff:10.0.0.1",
+                    "64:ff9b::10.0.0.1",
+                    "64:ff9b:1::10.0.0.1",
+                    "2001::1",
+                    "2002:a00:1::1",
+                ),
+            ),
+            False,
+        ).items(),
+    ],
+)
+def test_the_addresses_that_are_public(address: str, expected: bool) -> None:
+    assert is_public(ip_address(address)) is expected
 
 
 @pytest.mark.usefixtures("loopback")
