@@ -31,6 +31,8 @@ CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 TOKENS, WORDS = 4, 3
 # the first ones compile what is compiled when it is first used
 SETTLING = 10
+# plugins with heads that would not answer to such texts
+OTHERS = ("deberta_gliner2", "deberta_gliner_linker")
 
 Text = tuple[list[int], dict[str, Any] | None]
 
@@ -118,6 +120,11 @@ def main(given: argparse.Namespace) -> int:
     from encoder_plugins.serving.tuning import BATCH_TOKENS, graph_sizes
 
     plugin = catalog.get(manifest.read(given.artifact).plugin)
+    if plugin.name in OTHERS:
+        print(
+            f"{plugin.name}: its requests have more than words and labels; see `encoder_bench device`", file=sys.stderr
+        )
+        return 2
     model_folder = given.artifact / manifest.MODEL
     checkpoint: Checkpoint = resolve(plugin.checkpoint)
     # what `serve` passes: a checkpoint's configuration may have more positions than a step has tokens

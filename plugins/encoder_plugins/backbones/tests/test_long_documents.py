@@ -1,4 +1,4 @@
-"""Long documents: with a window no token beyond it has a part in a row, whatever the length. The memory of a step is in the benchmarks."""
+"""Long documents: with a window no token beyond it has a part in a row, whatever the length."""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ class Gliner2Recorder:
             raise Unsupported("gliner2 runs no code of a checkpoint")
         with calm(checkpoint):
             library = load(checkpoint)
-            exact = [answered(library, case) for case in cases]
+            exact = [_recorded(library, case) for case in cases]
             library.to(torch.bfloat16)
-            rounded = [answered(library, case) for case in cases]
+            rounded = [_recorded(library, case) for case in cases]
         found: list[Case] = []
         outputs: dict[str, dict[str, Array]] = {}
         for case, one, other in zip(cases, exact, rounded, strict=True):
@@ -109,6 +109,22 @@ def load(folder: Path) -> Any:
             f"{WEIGHTS} has {stored} rows of embeddings for {rows} tokens: gliner2 would fill up at random"
         )
     return library
+
+
+def _recorded(library: Any, case: Case) -> dict[str, Any]:
+    """Return what ``answered`` does.
+
+    Raises:
+        Unsupported: The library cannot compute it.
+    """
+    try:
+        return answered(library, case)
+    except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        if getattr(library.encoder.config, "position_biased_input", False):
+            # mostly it has more tokens than that
+            reason += f"; encoder_config's max_position_embeddings is {library.encoder.config.max_position_embeddings}"
+        raise Unsupported(f"gliner2 cannot compute the case {case['id']}: {reason}"[:500]) from error
 
 
 def answered(library: Any, case: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,15 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from encoder_plugins.errors import InvalidRequest
+from encoder_plugins.families.embedding.config import padding_token
 from encoder_plugins.families.retrieval import payload, quantization, request, rerank, token_pooling
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.request import RetrievalLimits, RowsAnswer, TextRequest, Wanted
 from encoder_plugins.families.retrieval.scoring import Origin, ScoresAnswer, Scoring, Texts, list_of
+from encoder_plugins.families.retrieval.settings import CONFIG
 from encoder_plugins.families.retrieval.tokens import TextTokenizer, TokenisedText
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.body import Envelope
 from encoder_plugins.plugin import Route
+from encoder_plugins.prep.checkpoint_json import read_object
 from encoder_plugins.serving import limits
 from encoder_plugins.serving.packing import MOST_TOKENS, grouped, pack
 from encoder_plugins.serving.processor import Engine, Part, Prompt, Response, Schema, ServingContext
@@ -97,6 +100,8 @@ class MultiVectorProcessor:
         self._config = read_served(context.model)
         self._tokenizer = self._build_tokenizer(context.model)
         self._ranges = quantization.Ranges(context.model, self._config.dimensions)
+        # of an encoder that numbers positions without it
+        self._padding = padding_token(read_object(context.model, CONFIG))
 
     def _build_tokenizer(self, model: Path) -> TextTokenizer:
         return TextTokenizer(model, self._config)
@@ -151,6 +156,11 @@ class MultiVectorProcessor:
         texts = self._tokenizer(found.texts, found.kind, found.prompt)
         for position, text in enumerate(texts):
             self._check_length(text, found.where(position))
+            if self._padding is not None and self._padding in text.ids:
+                raise InvalidRequest(
+                    "the text holds the model's padding token, of which the reference counts no position",
+                    param=found.where(position),
+                )
             if not text.rows:
                 raise InvalidRequest(
                     "the text has no rows: each of its tokens is in the checkpoint's skiplist",

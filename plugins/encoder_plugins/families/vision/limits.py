@@ -16,6 +16,8 @@ _OF_TILES = {
     "in_flight": 32,
     "images": 16,
     "image_pixels": 20_000_000,
+    # an A4 page has 1 805
+    "pooled_rows": 2_048,
     "pdf_pages": 16,
     "pdf_page_pixels": 10_000_000,
 }

@@ -76,6 +76,14 @@ class VisualColLfm2Model(Lfm2VLForConditionalGeneration):  # type: ignore[misc]
         rows: list[Tensor] = super().image_pixels_to_features(pixels, spatial_shapes)
         return rows
 
+    def _prepare_lfm2vl_cudagraph_values(self, pixel_values: Tensor, spatial_shapes: Tensor) -> dict[str, Tensor]:
+        """Return the inputs of vLLM's graphs of the vision encoder, which do not pass ``image_pixels_to_features``."""
+        dtype = self.vision_tower.vision_model.embeddings.patch_embedding.weight.dtype
+        values: dict[str, Tensor] = super()._prepare_lfm2vl_cudagraph_values(
+            self.normalisation(pixel_values, dtype), spatial_shapes
+        )
+        return values
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load a checkpoint; raises ValueError where it has a tensor that the model has not."""
         # of the language model, whose head is not used

@@ -10,14 +10,18 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from encoder_checkpoints.original import original
-from encoder_plugins.errors import PrepareError, Unsupported
+from encoder_plugins.errors import InvalidRequest, PrepareError, Unsupported
 from encoder_plugins.families.retrieval.cases import TEXTS
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.config import Expansion, InputType
+from encoder_plugins.families.retrieval.limits import LIMITS
+from encoder_plugins.families.retrieval.processor import MultiVectorProcessor
 from encoder_plugins.families.retrieval.tokens import TextTokenizer
 from encoder_plugins.models.colbert.checkpoint import CHECKPOINT
 from encoder_plugins.models.colbert.tests import tiny
+from encoder_plugins.plugin import POOLING
 from encoder_plugins.prep.checkpoint import SourceFile
+from encoder_plugins.serving.processor import ServingContext
 
 # torch and transformers warn about themselves
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -191,6 +195,16 @@ def test_a_limit_of_tokens_beyond_the_positions_is_refused_where_texts_are_cut_b
         CHECKPOINT.check(published, {})
     (published / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
     CHECKPOINT.check(published, {})
+
+
+def test_a_text_with_the_token_that_positions_leave_out_is_refused(tmp_path: Path) -> None:
+    _, model = converted("xlm-roberta", tmp_path)
+    defaults = {limit.name: limit.default for limit in LIMITS}
+    served = MultiVectorProcessor(ServingContext(model=model, max_model_len=64, names=("m",), limits=defaults))
+    for data in ({"text": "a <pad> b", "input_type": "document"}, {"query": "a", "documents": ["b", "a <pad> b"]}):
+        with pytest.raises(InvalidRequest, match="padding token") as caught:
+            served.parse(POOLING, json.dumps({"model": "m", "data": data}).encode())
+        assert caught.value.param in ("data.text", "data.documents[1]")
 
 
 @pytest.mark.parametrize("name", [one.name for one in tiny.TINY])
