@@ -29,7 +29,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Vectors(torch.nn.Module):
-    """Stands for the encoder of labels: a vector is random, and the same for the same run."""
+    """Stands for the encoder of labels: a vector is random, and the same for the same run.
+
+    Attributes:
+        reserved: Whether the memory that labels may need was used.
+    """
+
+    reserved = False
 
     def accepts(self, runs: Sequence[bytes]) -> bool:
         del runs
@@ -37,6 +43,7 @@ class Vectors(torch.nn.Module):
 
     def reserve(self, like: torch.Tensor) -> None:
         del like
+        self.reserved = True
 
     def forward(self, runs: Sequence[bytes], like: torch.Tensor) -> torch.Tensor:
         rows = [np.random.default_rng(list(run)).standard_normal(32) for run in runs]
@@ -103,6 +110,8 @@ def test_no_request_needs_a_form_of_a_kernel_that_the_start_did_not_compile(name
     with launches() as compiled:
         pooler.warm_up(torch.randn(512, ENCODER, dtype=dtype))
     assert compiled
+    # what the engine measures at its start holds the memory of labels, too
+    assert getattr(pooler, "labels", Vectors()).reserved == ("bi" in name or name == "linker")
     with launches() as needed:
         for items in stream("bi" in name or name == "linker"):
             send(pooler, items)
