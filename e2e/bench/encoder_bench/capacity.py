@@ -140,12 +140,13 @@ def main(given: argparse.Namespace) -> int:
         else:
             lengths = read_whole(given.tokens, longest(at.url))
             if labels:
-                given.threshold = given.threshold or quiet_threshold(
-                    lambda data: comparison.answer(at, data)["results"],
-                    make,
-                    _texts(given.artifact, lengths),
-                    max(labels),
-                )
+                if given.threshold is None:
+                    given.threshold = quiet_threshold(
+                        lambda data: comparison.answer(at, data)["results"],
+                        make,
+                        _texts(given.artifact, lengths),
+                        max(labels),
+                    )
                 make = functools.partial(_with_threshold, make, given.threshold)
             cells = list(capacity_lines.text_cells(lengths, labels, TOKENS_IN_FLIGHT[given.device]))
         bodies = requests(cells, make, given.artifact)
@@ -338,7 +339,7 @@ def _setup(given: argparse.Namespace, tuning: Mapping[str, Any], device: Gpu) ->
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "dtype": given.dtype,
-        **({"threshold": given.threshold} if given.threshold else {}),
+        **({} if given.threshold is None else {"threshold": given.threshold}),
         **tuning,
         "cores": len(os.sched_getaffinity(0)),
         "driver": device.driver,
