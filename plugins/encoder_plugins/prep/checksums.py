@@ -26,6 +26,22 @@ def git_sha1_of(path: Path) -> str:
     return hashed.hexdigest()
 
 
+def agreed(file: SourceFile, stated: str | None, host: str) -> str | None:
+    """Return the sha256 that a file must have: the one that is known, or else the one that its source states, if it states one.
+
+    Args:
+        file: The file, with what is known of it.
+        stated: The sha256 that its source states; None if it states none.
+        host: The source's name, for messages.
+
+    Raises:
+        ChecksumMismatch: They differ, so that the file need not be downloaded.
+    """
+    if file.sha256 and stated and stated != file.sha256:
+        raise ChecksumMismatch(f"{file.path} hashes to {stated} at {host}, expected {file.sha256}")
+    return file.sha256 or stated
+
+
 def check(file: SourceFile, path: Path) -> None:
     """Compare a file with what its source promised; a size or a hash that it did not report is not compared.
 

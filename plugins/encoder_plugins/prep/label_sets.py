@@ -12,13 +12,13 @@ from typing import cast
 
 from encoder_plugins.artifact import label_sets
 from encoder_plugins.artifact.staging import Staging, discard, require_space
-from encoder_plugins.errors import SourceFileNotFound, Unsupported
+from encoder_plugins.errors import PrepareError, SourceFileNotFound, Unsupported
 from encoder_plugins.parity.protocol import Case, Parity, WithLabelSetCases
 from encoder_plugins.prep import checksums
 from encoder_plugins.prep.checkpoint import Checkpoint, SourceFile, WithLabelSets
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import LabelSetSource, Request
-from encoder_plugins.prep.sources.retry import RetryPolicy
+from encoder_plugins.prep.sources import base
 
 
 class LabelSets:
@@ -90,15 +90,15 @@ class LabelSets:
 
     def _fetched(self, wanted: LabelSetSource, progress: Progress) -> Path:
         """Download a set, and return where it is; as much of it as an earlier attempt left is not downloaded again."""
-        # an artifact without a set from the web needs no client
-        from encoder_plugins.prep.sources.http import WebSource
-
-        policy = RetryPolicy(stall_seconds=self._request.stall_seconds)
-        source = WebSource(
-            wanted.source, wanted.sha256, staging=self._staging, policy=policy, most_bytes=label_sets.MOST_BYTES
-        )
+        try:
+            source = base.of_file(
+                self._request, wanted.source, wanted.sha256, self._staging, most_bytes=label_sets.MOST_BYTES
+            )
+        except PrepareError as error:
+            raise type(error)(f"label set {wanted.name}: {error}") from error
         try:
             file = SourceFile(path=f"label set {wanted.name}", size=-1, sha256=wanted.sha256)
+            # what is too long, or another content as its source states, is refused before it is downloaded
             file = source.completed(file, progress)
             if file.size > label_sets.MOST_BYTES:
                 raise Unsupported(f"{file.path}: {file.size} bytes; the limit is {label_sets.MOST_BYTES}")

@@ -45,7 +45,7 @@ class LabelSetSource:
 
     Attributes:
         name: What requests call it.
-        source: An http(s) address, or a file.
+        source: `hf://[datasets/]org/name@commit/path`, `s3://bucket/key`, an http(s) address, or a file.
         sha256: The checksum that it must have.
     """
 

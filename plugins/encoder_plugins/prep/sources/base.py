@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from encoder_plugins.artifact.manifest import is_inside
 from encoder_plugins.artifact.staging import Staging
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.prep.checkpoint import SourceFile
@@ -16,16 +17,15 @@ from encoder_plugins.prep.sources.retry import RetryPolicy
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+# as huggingface_hub writes the path of a file
+_HUB_FILE = re.compile(
+    r"hf://(?P<datasets>datasets/)?(?!datasets/|spaces/)(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40})/(?P<path>.+)",
+    re.ASCII,
+)
 
 
-class Source(Protocol):
-    """Where a checkpoint comes from."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the origin of the files, for the manifest; `revision` is the one that was listed, if there is one."""
-
-    def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
-        """List every file."""
+class FileSource(Protocol):
+    """Where files come from."""
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
         """Return the file with what the listing did not report."""
@@ -35,6 +35,16 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+class Source(FileSource, Protocol):
+    """Where a checkpoint comes from."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the origin of the files, for the manifest; `revision` is the one that was listed, if there is one."""
+
+    def listing(self, progress: Progress) -> tuple[SourceFile, ...]:
+        """List every file."""
 
 
 def of(request: Request, staging: Staging) -> Source:
@@ -94,13 +104,72 @@ def further(request: Request, auxiliary: Auxiliary, staging: Staging) -> tuple[s
         )
     if auxiliary.source.startswith(("s3://", "https://", "http://")):
         raise Unsupported(f"the auxiliary repository {auxiliary.source} must be on a hub, or a folder")
-    # the endpoint of a store is not that of a hub
-    endpoint = None if "://" in request.source else request.endpoint
     wanted = replace(
-        request, source=auxiliary.source, revision=auxiliary.revision, endpoint=endpoint, allow_mutable_revision=False
+        request,
+        source=auxiliary.source,
+        revision=auxiliary.revision,
+        endpoint=_hub_endpoint(request),
+        allow_mutable_revision=False,
     )
     if not is_pinned(wanted):
         raise Unsupported(
             f"the auxiliary repository {auxiliary.source} is not pinned: {auxiliary.revision!r} is not a commit"
         )
     return auxiliary.source, of(wanted, staging)
+
+
+def of_file(request: Request, place: str, sha256: str, staging: Staging, *, most_bytes: int) -> FileSource:
+    """Return the source of one file, with the hub, or the object store, of the checkpoint, where the file is of such a one.
+
+    Args:
+        request: What is prepared.
+        place: `hf://[datasets/]org/name@commit/path`, `s3://bucket/key`, or an http(s) URL.
+        sha256: The checksum that the file must have.
+        staging: The preparation's folders.
+        most_bytes: The limit of the file's length.
+
+    Raises:
+        PrepareError: It is none of them, or no credentials for it are found.
+    """
+    # imported here: an artifact without such a file needs no client
+    policy = RetryPolicy(stall_seconds=request.stall_seconds)
+    if place.startswith("s3://"):
+        from encoder_plugins.prep.sources.s3 import ObjectStoreSource
+
+        return ObjectStoreSource(
+            place,
+            # the endpoint of a hub is not that of a store
+            endpoint=request.endpoint if request.source.startswith("s3://") else None,
+            region=request.region,
+            credentials=request.credentials,
+            policy=policy,
+            ambient=request.ambient_credentials,
+            one_object=True,
+            most_bytes=most_bytes,
+        )
+    if place.startswith("hf://"):
+        from encoder_plugins.prep.sources.huggingface import HubFile, HubSource
+
+        found = _HUB_FILE.fullmatch(place)
+        if found is None or not is_inside(found["path"]):
+            raise Unsupported(
+                f"{place!r} names no file of a commit; write hf://datasets/org/name@commit/path, or hf://org/name@commit/path"
+                " for a repository of a model"
+            )
+        return HubSource(
+            found["repository"],
+            found["commit"],
+            endpoint=_hub_endpoint(request),
+            token=request.token,
+            policy=policy,
+            only=HubFile("dataset" if found["datasets"] else "model", found["path"]),
+            most_bytes=most_bytes,
+        )
+    from encoder_plugins.prep.sources.http import WebSource
+
+    return WebSource(place, sha256, staging=staging, policy=policy, most_bytes=most_bytes)
+
+
+def _hub_endpoint(request: Request) -> str | None:
+    """Return the hub of a checkpoint, None where it is from none: the endpoint of a store is not that of a hub."""
+    return None if "://" in request.source else request.endpoint

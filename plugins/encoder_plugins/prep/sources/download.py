@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from encoder_plugins.errors import ChecksumMismatch, DownloadFailed
+from encoder_plugins.errors import ChecksumMismatch, DownloadFailed, Unsupported
 from encoder_plugins.prep.checkpoint import SourceFile
 from encoder_plugins.prep.checksums import check
 from encoder_plugins.prep.progress import Progress
@@ -17,17 +17,34 @@ from encoder_plugins.prep.sources.retry import Retries, TryAgain
 Open = Callable[[int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
 
 
-def receive(file: SourceFile, partial: Path, open_at: Open, retries: Retries, progress: Progress) -> None:
+def receive(
+    file: SourceFile,
+    partial: Path,
+    open_at: Open,
+    retries: Retries,
+    progress: Progress,
+    *,
+    most_bytes: int | None = None,
+) -> None:
     """Download a file to ``partial`` and check it.
+
+    Args:
+        file: What the source promised.
+        partial: Where the bytes go; those that are there already are not downloaded again.
+        open_at: Requests the file from a byte on.
+        retries: How requests are repeated.
+        progress: Reports the bytes.
+        most_bytes: A longer file is refused as soon as so many bytes were received; None for no limit.
 
     Raises:
         ChecksumMismatch: The bytes are not those that the source promised; they are removed.
+        Unsupported: There are more than ``most_bytes``.
         PrepareError: The source refused, stalled, or failed for too long.
     """
     there = partial.stat().st_size if partial.exists() else 0
     progress.skip(there)
     furthest = _Furthest(there)
-    retries.run(lambda: _stream(file, partial, open_at, retries, progress, furthest), progress)
+    retries.run(lambda: _stream(file, partial, open_at, retries, progress, furthest, most_bytes), progress)
     try:
         check(file, partial)
     except ChecksumMismatch:
@@ -49,7 +66,13 @@ class _Furthest:
 
 
 def _stream(
-    file: SourceFile, partial: Path, open_at: Open, retries: Retries, progress: Progress, furthest: _Furthest
+    file: SourceFile,
+    partial: Path,
+    open_at: Open,
+    retries: Retries,
+    progress: Progress,
+    furthest: _Furthest,
+    most_bytes: int | None,
 ) -> None:
     """Make one request for what is missing of a file."""
     start = partial.stat().st_size if partial.exists() else 0
@@ -69,6 +92,9 @@ def _stream(
             start += len(chunk)
             if 0 <= file.size < start:
                 break
+            # a source that reports no length may send bytes for ever
+            if most_bytes is not None and start > most_bytes:
+                raise Unsupported(f"{file.path}: more than {most_bytes} bytes, the limit")
             target.write(chunk)
             # whatever ends this process, the next one has every byte that was received
             target.flush()

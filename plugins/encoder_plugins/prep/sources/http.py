@@ -121,7 +121,14 @@ class WebSource:
             PrepareError: The server refused, stalled, or failed for too long.
         """
         if self._unpacked is None:
-            receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
+            receive(
+                file,
+                partial,
+                lambda start: self._open(file, start),
+                self._retries,
+                progress,
+                most_bytes=self._most_bytes,
+            )
             return
         discard(partial)
         found = self._unpacked.path(file)
@@ -180,16 +187,7 @@ class WebSource:
             self._refuse(answer, file.path)
             partly = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-")
             # what is stored compressed may be sent as such, and its sha256 is of that
-            begin = start if partly else 0
-            yield begin, self._bounded(answer.iter_raw(), begin, file.path)
-
-    def _bounded(self, chunks: Iterator[bytes], end: int, what: str) -> Iterator[bytes]:
-        """Yield the chunks of a file behind the byte ``end``; a server that reports no length may send them for ever."""
-        for chunk in chunks:
-            end += len(chunk)
-            if self._most_bytes is not None and end > self._most_bytes:
-                raise Unsupported(f"{what}: more than {self._most_bytes} bytes, the limit")
-            yield chunk
+            yield (start if partly else 0), answer.iter_raw()
 
     def _url(self, file: SourceFile) -> str:
         """Name a file's address: of the document itself, or of a file beside the list."""

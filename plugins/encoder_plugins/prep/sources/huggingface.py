@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from encoder_plugins.errors import (
     SourceFileNotFound,
 )
 from encoder_plugins.prep.checkpoint import SourceFile
+from encoder_plugins.prep.checksums import agreed
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.download import receive
 from encoder_plugins.prep.sources.retry import Retries, RetryPolicy, TryAgain, retry_after
@@ -39,13 +40,48 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file of a repository.
+
+    Attributes:
+        repository_type: Models and data sets are repositories of different types, which may have the same name.
+        path: The path in the repository.
+    """
+
+    repository_type: Literal["model", "dataset"]
+    path: str
+
+
 class HubSource:
     """One revision of one repository."""
 
     def __init__(
-        self, repository: str, revision: str | None, *, endpoint: str | None, token: str | None, policy: RetryPolicy
+        self,
+        repository: str,
+        revision: str | None,
+        *,
+        endpoint: str | None,
+        token: str | None,
+        policy: RetryPolicy,
+        only: HubFile | None = None,
+        most_bytes: int | None = None,
     ) -> None:
+        """Take a repository.
+
+        Args:
+            repository: `org/name`.
+            revision: A commit, branch or tag; None for `main`.
+            endpoint: The hub's address; None for the one of the environment, or the public one.
+            token: Sent to the hub; None for anonymous requests.
+            policy: How requests are repeated.
+            only: The one file that is taken, by whatever name a ``SourceFile`` has for messages; None for a checkpoint, whose files
+                are listed.
+            most_bytes: A longer file is refused, at the latest when so much of it was received; None for no limit.
+        """
         self.repository = repository
+        self._only = only
+        self._most_bytes = most_bytes
         self.revision = revision or "main"
         self._endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
         # False, not None: None would send whatever token the machine has stored
@@ -91,7 +127,12 @@ class HubSource:
         return self._retries.run(attempt, progress)
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Request a file's size and hash where the listing (of a mirror, say) did not report them."""
+        """Request a file's size and hash where the listing (of a mirror, say) did not report them.
+
+        Raises:
+            ChecksumMismatch: The hub states another sha256 than the one that is known.
+            PrepareError: The hub refused, or could not be reached.
+        """
         if file.size >= 0 and (file.sha256 or file.git_sha1):
             return file
 
@@ -107,7 +148,7 @@ class HubSource:
             return replace(
                 file,
                 size=file.size if known.size is None else known.size,
-                sha256=tag if _SHA256.fullmatch(tag) else None,
+                sha256=agreed(file, tag if _SHA256.fullmatch(tag) else None, self._host),
                 git_sha1=tag if _SHA1.fullmatch(tag) else None,
             )
 
@@ -120,7 +161,9 @@ class HubSource:
             ChecksumMismatch: The bytes are not those that the hub promised; they are removed.
             PrepareError: The hub refused, stalled, or failed for too long.
         """
-        receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
+        receive(
+            file, partial, lambda start: self._open(file, start), self._retries, progress, most_bytes=self._most_bytes
+        )
 
     def close(self) -> None:
         """Let go of connections, of which the hub's own client keeps its."""
@@ -150,7 +193,8 @@ class HubSource:
 
     def _url(self, file: SourceFile) -> str:
         """Name a file's address at this hub."""
-        return hf_hub_url(self.repository, file.path, revision=self.revision, endpoint=self._endpoint)
+        path, kind = (self._only.path, self._only.repository_type) if self._only else (file.path, "model")
+        return hf_hub_url(self.repository, path, repo_type=kind, revision=self.revision, endpoint=self._endpoint)
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:

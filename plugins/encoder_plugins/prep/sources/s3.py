@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from encoder_plugins.errors import (
     Unsupported,
 )
 from encoder_plugins.prep.checkpoint import SourceFile
+from encoder_plugins.prep.checksums import agreed
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Credentials
 from encoder_plugins.prep.sources.download import receive
@@ -59,7 +61,7 @@ _BUSY = frozenset({"SlowDown", "RequestLimitExceeded", "Throttling", "Throttling
 
 
 class ObjectStoreSource:
-    """What lies below one prefix of one bucket."""
+    """What lies below one prefix of one bucket, or one object."""
 
     def __init__(
         self,
@@ -70,16 +72,34 @@ class ObjectStoreSource:
         credentials: Credentials | None,
         policy: RetryPolicy,
         ambient: bool = False,
+        one_object: bool = False,
+        most_bytes: int | None = None,
     ) -> None:
-        """Take an address; without ``credentials``, requests have those of the environment if ``ambient``, or none.
+        """Take an address.
+
+        Args:
+            address: `s3://bucket/prefix`, or `s3://bucket/key` for ``one_object``.
+            endpoint: The store's address; None for the one of the environment, or that of AWS.
+            region: What requests are signed for; None for `us-east-1`.
+            credentials: Sign the requests; they are not sent.
+            policy: How requests are repeated.
+            ambient: Without ``credentials``, requests have those of the environment, or else none.
+            one_object: The address is that of one object, which is taken by whatever name a ``SourceFile`` has for messages.
+            most_bytes: A longer object is refused, at the latest when so much of it was received; None for no limit.
 
         Raises:
-            Unsupported: The address names no bucket.
+            Unsupported: The address names no bucket, or no object.
         """
-        self._bucket, _, prefix = address.removeprefix(SCHEME).partition("/")
+        self._bucket, _, below = address.removeprefix(SCHEME).partition("/")
+        self._key = below if one_object else None
         if not self._bucket:
-            raise Unsupported(f"{address!r} names no bucket; write s3://bucket/prefix")
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+            raise Unsupported(f"{address!r} names no bucket; write s3://bucket/{'key' if one_object else 'prefix'}")
+        if one_object and (not below or below.endswith("/")):
+            raise Unsupported(f"{address!r} names no object; write s3://bucket/key")
+        self._prefix = f"{below.strip('/')}/" if below.strip("/") else ""
+        self._most_bytes = most_bytes
+        # named here, because the client would put the bucket before the host of the environment's one
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
         self._host = (urlsplit(endpoint).hostname if endpoint else None) or "s3"
         self._retries = Retries(policy)
         self._versions: dict[str, str] = {}
@@ -115,16 +135,21 @@ class ObjectStoreSource:
         return files
 
     def completed(self, file: SourceFile, progress: Progress) -> SourceFile:
-        """Request an object's version and, where the store keeps one, its sha256; it must still be what was listed."""
+        """Request an object's version and, where the store keeps one, its sha256; it must still be what was listed, if it was.
+
+        Raises:
+            ChecksumMismatch: It was changed, or the store states another sha256 than the one that is known.
+            PrepareError: The store refused, or could not be reached.
+        """
 
         def attempt() -> SourceFile:
             with self._translated(file.path):
-                known = self._client.head_object(**self._object(file), IfMatch=file.tag, ChecksumMode="ENABLED")
+                known = self._client.head_object(**self._object(file), ChecksumMode="ENABLED")
             if version := known.get("VersionId", ""):
                 self._versions[file.path] = version
             whole = known.get("ChecksumType") == "FULL_OBJECT"
-            checksum = _hex(known.get("ChecksumSHA256", "")) if whole else None
-            return replace(file, size=known["ContentLength"], sha256=checksum)
+            checksum = agreed(file, _hex(known.get("ChecksumSHA256", "")) if whole else None, self._host)
+            return replace(file, size=known["ContentLength"], sha256=checksum, tag=file.tag or known.get("ETag"))
 
         return self._retries.run(attempt, progress)
 
@@ -135,7 +160,9 @@ class ObjectStoreSource:
             ChecksumMismatch: It is not the object that was listed any more.
             PrepareError: The store refused, stalled, or failed for too long.
         """
-        receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
+        receive(
+            file, partial, lambda start: self._open(file, start), self._retries, progress, most_bytes=self._most_bytes
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -144,7 +171,7 @@ class ObjectStoreSource:
     @contextmanager
     def _open(self, file: SourceFile, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
         """Request an object from a byte on."""
-        wanted = self._object(file) | {"IfMatch": file.tag}
+        wanted = self._object(file)
         if start:
             wanted["Range"] = f"bytes={start}-"
         with self._translated(file.path):
@@ -155,10 +182,10 @@ class ObjectStoreSource:
                 yield (start if partly else 0), iter(lambda: connection.read1(_CHUNK), b"")
 
     def _object(self, file: SourceFile) -> dict[str, str]:
-        """Name an object, and its version where that is known."""
-        version = self._versions.get(file.path)
-        named = {"Bucket": self._bucket, "Key": f"{self._prefix}{file.path}"}
-        return named | ({"VersionId": version} if version else {})
+        """Name an object, and its version and content where those are known."""
+        known = {"VersionId": self._versions.get(file.path), "IfMatch": file.tag}
+        key = f"{self._prefix}{file.path}" if self._key is None else self._key
+        return {"Bucket": self._bucket, "Key": key, **{name: value for name, value in known.items() if value}}
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:

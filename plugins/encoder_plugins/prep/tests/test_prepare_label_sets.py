@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -12,28 +11,20 @@ from typing import Any
 
 import pytest
 
-from encoder_plugins import catalog
 from encoder_plugins.artifact import label_sets, manifest
 from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.artifact.reference import Recording
-from encoder_plugins.artifact.staging import Staging
-from encoder_plugins.cli.prepare import _label_sets as from_arguments
 from encoder_plugins.errors import ChecksumMismatch, InsufficientSpace, SourceFileNotFound, Unsupported
-from encoder_plugins.prep.label_sets import LabelSets
 from encoder_plugins.prep.label_sets import cases as label_set_cases
 from encoder_plugins.prep.progress import Progress
-from encoder_plugins.prep.request import LabelSetSource, Request
+from encoder_plugins.prep.request import LabelSetSource
 from encoder_plugins.prep.sources.http import WebSource
 from encoder_plugins.prep.tests import web_server
+from encoder_plugins.prep.tests.bringing_sets import PLUGIN, of, sha256, sources
 from encoder_plugins.prep.tests.changed_checkpoint import nothing, prepared
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
-PLUGIN = "deberta_gliner_linker"
 MANY = [Label(f"E{number}", f"entity {number}") for number in range(25)]
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture
@@ -42,16 +33,16 @@ def small(tmp_path: Path) -> Path:
     return file
 
 
-def sources(*arguments: str) -> tuple[LabelSetSource, ...]:
-    return from_arguments(arguments)
-
-
 def test_an_argument_is_a_name_a_place_and_a_checksum(small: Path) -> None:
     digest = sha256(small.read_bytes())
-    assert sources(f"b=https://web/a@b.jsonl?x=1@{'2' * 64}", f"c={small}", f"a={small}@{'1' * 64}") == (
+    hub = f"hf://datasets/a/b@{'4' * 40}/c@d.jsonl"
+    given = (f"b=https://web/a@b.jsonl?x=1@{'2' * 64}", f"d={hub}@{'3' * 64}", f"e=s3://bucket/a@b@{'4' * 64}")
+    assert sources(f"c={small}", *given, f"a={small}@{'1' * 64}") == (
         LabelSetSource("a", str(small), "1" * 64),
         LabelSetSource("b", "https://web/a@b.jsonl?x=1", "2" * 64),
         LabelSetSource("c", str(small), digest),
+        LabelSetSource("d", hub, "3" * 64),
+        LabelSetSource("e", "s3://bucket/a@b", "4" * 64),
     )
 
 
@@ -83,8 +74,11 @@ def test_sets_from_a_file_and_the_web_are_sealed_listed_and_compared(
     many, few = recorded
     assert (many["label_set"], many["whole"], len(many["ids"])) == ("many", False, 20)
     assert (few["label_set"], few["whole"], few["labels"]) == ("small", True, ["city", "company"])
-    # found again, and no other artifact's
+    # found again, wherever the same content is from, and no other artifact's
     assert prepared(PLUGIN, published(PLUGIN), tmp_path / "key", record=nothing, label_sets=given) == done
+    place = f"hf://datasets/a/b@{'1' * 40}/many.jsonl"
+    elsewhere = sources(f"small={small}", f"many={place}@{sha256(lines.encode())}")
+    assert prepared(PLUGIN, published(PLUGIN), tmp_path / "key", record=nothing, label_sets=elsewhere) == done
     with pytest.raises(Unsupported, match="holds another artifact"):
         prepared(PLUGIN, published(PLUGIN), tmp_path / "key", record=nothing, label_sets=given[:1])
     # what the digest covers cannot be changed
@@ -111,9 +105,19 @@ def test_a_set_that_cannot_be_served_is_refused_by_name(
     assert "17 label sets; the limit is 16" in refused(*(f"a{number}={small}" for number in range(17)))
     assert "cannot read" in refused(f"a={tmp_path}/none@{'0' * 64}")
     assert "cannot read" in refused(f"a={tmp_path}/none")
-    assert "a URL needs its checksum" in refused("a=https://example.org/a.json")
-    for scheme in ("s3", "ftp", "file"):
-        message = f"--label-set a: a URL begins with http:// or https://, not {scheme}://"
+    commit, digest = "1" * 40, "0" * 64
+    for place in ("https://example.org/a.json", "s3://bucket/a.json", f"hf://datasets/a/b@{commit}/a.json"):
+        assert "a URL needs its checksum" in refused(f"a={place}")
+    for file in ("a/b@main/a.json", "a/b/a.json", f"b@{commit}/a.json", f"a/b@{commit}/", f"a/b@{commit}/../a.json"):
+        for place in (f"hf://{file}", f"hf://datasets/{file}"):
+            assert refused(f"a={place}@{digest}").startswith(
+                f"label set a: {place!r} names no file of a commit; write hf://"
+            )
+    for place, lacks in (("", "bucket"), ("bucket", "object"), ("bucket/", "object"), ("bucket/folder/", "object")):
+        expected = f"label set a: 's3://{place}' names no {lacks}; write s3://bucket/key"
+        assert refused(f"a=s3://{place}@{digest}") == expected
+    for scheme in ("S3", "ftp", "file"):
+        message = f"--label-set a: a URL begins with http://, https://, hf:// or s3://, not {scheme}://"
         assert refused(f"a={scheme}://host/a.json@{'0' * 64}") == refused(f"a={scheme}://host/a.json") == message
     assert "is given twice" in refused(f"a={small}", f"a={small}")
     # one without an end, and one that a second reader finds empty
@@ -127,13 +131,6 @@ def test_a_set_that_cannot_be_served_is_refused_by_name(
     for given in (f"a={large}", f"a={large}@{'0' * 64}"):
         assert refused(given) == "label set a: 1099511627776 bytes; the limit is 268435456"
     assert "expected NAME=FILE" in refused("a")
-
-
-def of(output: Path, *given: LabelSetSource) -> tuple[LabelSets, Staging]:
-    """Return the sets of a preparation, and its folders."""
-    staging = Staging.beside(output)
-    staging.root.mkdir(parents=True, exist_ok=True)
-    return LabelSets(Request(plugin=catalog.get(PLUGIN), source="", output=output, label_sets=given), staging), staging
 
 
 def test_a_set_is_fetched_from_the_web_up_to_the_limit_and_the_connection_closed(
