@@ -50,7 +50,10 @@ def gpus(limit: int | str) -> Body:
     return {"resources": {"limits": {"nvidia.com/gpu": limit}}}
 
 
-SET = {"name": "cities", "sha256": "1" * 64, "url": "https://web/cities.jsonl"}
+UNPLACED = {"name": "cities", "sha256": "1" * 64}
+SET = UNPLACED | {"url": "https://web/cities.jsonl"}
+HUB_FILE = {"repo": "a/b", "revision": "1" * 40, "path": "cities.jsonl"}
+OBJECT = {"uri": "s3://catalogues/cities.jsonl"}
 HUB = {"huggingFace": {"repo": "a/b", "revision": "1" * 40}}
 GPU = {"accelerator": "nvidia"}
 SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
@@ -90,8 +93,15 @@ BAD = [
     ),
     ({"serving": GPU | {"limits": {"in_flight": 8}, "maxInFlight": 8}}, "in_flight set the same limit: remove one"),
     ({"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}}, "cannot both be 0"),
-    ({"labelSets": [{"name": "cities", "sha256": "1" * 64}]}, "exactly one of configMapRef and url"),
-    ({"labelSets": [SET | {"configMapRef": {"name": "c"}}]}, "exactly one of configMapRef and url"),
+    ({"labelSets": [UNPLACED]}, "exactly one of configMapRef, url, huggingFace and s3"),
+    ({"labelSets": [SET | {"configMapRef": {"name": "c"}}]}, "exactly one of configMapRef, url, huggingFace and s3"),
+    ({"labelSets": [SET | {"huggingFace": HUB_FILE}]}, "exactly one of configMapRef, url, huggingFace and s3"),
+    ({"labelSets": [SET | {"s3": OBJECT}]}, "exactly one of configMapRef, url, huggingFace and s3"),
+    (
+        {"labelSets": [UNPLACED | {"s3": OBJECT, "huggingFace": HUB_FILE}]},
+        "exactly one of configMapRef, url, huggingFace and s3",
+    ),
+    ({"labelSets": [UNPLACED | {"huggingFace": HUB_FILE | {"path": "a/../b"}}]}, "path must not contain '..'"),
     ({"source": {"pvc": {"claimName": "c", "path": "../x"}}}, "must not contain '..'"),
     ({"network": {"service": {"annotations": {"encoders.dev/x": "y"}}}}, "annotations with the prefix encoders.dev"),
     (
@@ -116,6 +126,17 @@ BAD_FIELDS = [
     ({"labelSets": [SET, SET]}, 'duplicate entries for key [name="cities"]'),
     ({"labelSets": [SET | {"sha256": "1" * 63}]}, "labelSets[0].sha256"),
     ({"labelSets": [SET | {"name": "Cities"}]}, "labelSets[0].name"),
+    ({"labelSets": [UNPLACED | {"huggingFace": HUB_FILE | {"path": "/cities.jsonl"}}]}, "huggingFace.path"),
+    (
+        {"labelSets": [UNPLACED | {"huggingFace": HUB_FILE | {"revision": "main"}}]},
+        "must be a commit of 40 hexadecimal",
+    ),
+    (
+        {"labelSets": [UNPLACED | {"huggingFace": HUB_FILE | {"type": "space"}}]},
+        'huggingFace.type: Unsupported value: "space"',
+    ),
+    ({"labelSets": [UNPLACED | {"s3": {"uri": "s3://catalogues/"}}]}, "labelSets[0].s3.uri"),
+    ({"labelSets": [UNPLACED | {"s3": {"uri": "s3://catalogues/folder/"}}]}, "labelSets[0].s3.uri"),
     ({"labelSets": [SET | {"name": f"c{number}"} for number in range(17)]}, "must have at most 16 items"),
     ({"serving": GPU | {"limits": {"texts": 0}}}, "greater than or equal to 1"),
     ({"serving": GPU | {"args": ["--port=9"]}}, "reserved for the operator"),
@@ -132,7 +153,15 @@ GOOD: list[Body] = [
     {"source": {"huggingFace": {"repo": "a/b", "revision": "main", "allowMutableRevision": True}}},
     {"source": {"s3": {"uri": "s3://models/a/b", "credentialsSecretRef": {"name": "s"}}}},
     {"source": {"http": {"url": "http://web/m.tar", "sha256": "2" * 64}}},
-    {"labelSets": [SET, {"name": "a" * 63, "sha256": "1" * 64, "configMapRef": {"name": "c"}}]},
+    {
+        "labelSets": [
+            SET,
+            UNPLACED | {"name": "a" * 63, "configMapRef": {"name": "c"}},
+            UNPLACED | {"name": "b", "huggingFace": HUB_FILE},
+            UNPLACED | {"name": "c", "huggingFace": HUB_FILE | {"type": "model", "path": "my data/c"}},
+            UNPLACED | {"name": "d", "s3": OBJECT},
+        ]
+    },
     {"serving": GPU | {"enginesPerAccelerator": 1}},
     {"serving": GPU | {"limits": {"texts": 512, "body_bytes": 1048576}, "maxInFlight": 8}},
     {"serving": GPU | {"tensorParallelSize": 4}},

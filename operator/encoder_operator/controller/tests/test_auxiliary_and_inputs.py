@@ -123,9 +123,18 @@ def test_label_sets_are_part_of_the_key_by_content() -> None:
     assert len({identity(with_sets(*sets))[1] for sets in variants}) == len(variants)
     # neither the order nor where the same content comes from
     assert identity(with_sets(one, other)) == identity(with_sets(other, one | {"configMapRef": {"name": "towns"}}))
+    hub: Json = {"repo": "a/b", "revision": "1" * 40, "path": "a.jsonl"}
+    places: list[Json] = [
+        {"url": "http://web/a.json"},
+        {"huggingFace": hub},
+        {"huggingFace": hub | {"type": "model"}},
+        {"s3": {"uri": "s3://catalogues/a.jsonl"}},
+    ]
+    moved = [with_sets({"name": "a", "sha256": "0" * 64, **place}) for place in places]
+    assert {identity(found) for found in moved} == {identity(with_sets(one))}
     # but another place is worth another attempt
     elsewhere = with_sets(one | {"configMapRef": {"name": "towns"}})
-    assert prep_job.inputs_hash(with_sets(one), "k") != prep_job.inputs_hash(elsewhere, "k")
+    assert len({prep_job.inputs_hash(found, "k") for found in (with_sets(one), elsewhere, *moved)}) == 6
 
 
 def labelled() -> Harness:

@@ -43,7 +43,9 @@ GPU: Json = {"accelerator": "nvidia"}
 BUCKET: Json = {"uri": "s3://models/a"}
 WEB: Json = {"url": "http://web/m.tar", "sha256": "2" * 64}
 LABELS: Json = {"name": "catalogue", "sha256": "2" * 64, "url": "http://web/a.jsonl"}
+HUB_FILE: Json = {"name": "catalogue", "sha256": "2" * 64, "huggingFace": HUB | {"path": "a.jsonl"}}
 MOUNTED: Json = {"name": "catalogue", "sha256": "2" * 64, "configMapRef": {"name": "a"}}
+OBJECT: Json = {"name": "catalogue", "sha256": "2" * 64, "s3": {"uri": "s3://catalogues/a"}}
 ROUTE: Json = {"parentRefs": [{"name": "gw"}]}
 SELECTOR: Json = {"matchLabels": {"app": "client"}}
 EXPRESSION: Json = {"key": "app", "operator": "In", "values": ["client"]}
@@ -195,6 +197,19 @@ ROWS: dict[str, tuple[Json, Json]] = {
             "labelSets.name": (LABELS, LABELS | {"name": "other"}),
             "labelSets.sha256": (LABELS, LABELS | {"sha256": "3" * 64}),
             "labelSets.url": (LABELS, LABELS | {"url": "http://web/b.jsonl"}),
+            **{
+                f"labelSets.huggingFace.{field}": (
+                    HUB_FILE,
+                    HUB_FILE | {"huggingFace": HUB_FILE["huggingFace"] | changed},
+                )
+                for field, changed in {
+                    "type": {"type": "model"},
+                    "repo": {"repo": "a/c"},
+                    "revision": {"revision": "2" * 40},
+                    "path": {"path": "b.jsonl"},
+                }.items()
+            },
+            "labelSets.s3.uri": (OBJECT, OBJECT | {"s3": {"uri": "s3://catalogues/b"}}),
             "labelSets.configMapRef.name": (MOUNTED, MOUNTED | {"configMapRef": {"name": "b"}}),
             "labelSets.configMapRef.key": (MOUNTED, MOUNTED | {"configMapRef": {"name": "a", "key": "b"}}),
         }.items()

@@ -239,7 +239,7 @@ def test_what_the_api_server_takes_is_accepted(changes: dict[str, Any]) -> None:
         (
             {"spec.labelSets": [{"name": "a", "sha256": "0" * 64}]},
             Reason.INVALID_SPEC,
-            "a label set must set exactly one of configMapRef and url",
+            "a label set must set exactly one of configMapRef, url, huggingFace and s3",
         ),
         ({"spec.serving.podTemplate": {"spec": {"hostPID": True}}}, Reason.POD_TEMPLATE_DENIED, "spec.hostPID"),
         (
