@@ -19,7 +19,7 @@ from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import Credentials
 from encoder_plugins.prep.tests import faulty_proxy
-from encoder_plugins.prep.tests.bringing_sets import labels_of, of, sha256, sources
+from encoder_plugins.prep.tests.fetched_sets import labels_of, of, sha256, sources
 
 # a Go program; unit tests do without Go
 pytestmark = pytest.mark.cluster

@@ -16,7 +16,7 @@ from encoder_plugins.artifact import label_sets
 from encoder_plugins.artifact.label_sets import Label
 from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.sources.huggingface import HubSource
-from encoder_plugins.prep.tests.bringing_sets import labels_of, of, sha256, sources
+from encoder_plugins.prep.tests.fetched_sets import labels_of, of, sha256, sources
 
 TOKEN = "hf_test_token"
 LABELS = [Label(f"E{number}", f"entity {number}") for number in range(2000)]

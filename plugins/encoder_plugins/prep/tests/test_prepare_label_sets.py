@@ -20,7 +20,7 @@ from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import LabelSetSource
 from encoder_plugins.prep.sources.http import WebSource
 from encoder_plugins.prep.tests import web_server
-from encoder_plugins.prep.tests.bringing_sets import PLUGIN, of, sha256, sources
+from encoder_plugins.prep.tests.fetched_sets import PLUGIN, of, sha256, sources
 from encoder_plugins.prep.tests.changed_checkpoint import nothing, prepared
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]

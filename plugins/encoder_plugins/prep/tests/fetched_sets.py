@@ -1,4 +1,4 @@
-"""Label sets brought for a preparation, without a checkpoint."""
+"""Label sets fetched for a preparation, without a checkpoint."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def of(output: Path, *given: LabelSetSource, source: str = "", **options: Any) -
 
 
 def labels_of(sets: LabelSets) -> dict[str, list[Label]]:
-    """Return the labels of sets that were brought, as servers read them."""
+    """Return the labels of sets that were fetched, as servers read them."""
     return {name: list(label_sets.read(file)) for name, file in sets.files.items()}
