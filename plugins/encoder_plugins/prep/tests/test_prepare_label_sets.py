@@ -20,8 +20,8 @@ from encoder_plugins.prep.progress import Progress
 from encoder_plugins.prep.request import LabelSetSource
 from encoder_plugins.prep.sources.http import WebSource
 from encoder_plugins.prep.tests import web_server
-from encoder_plugins.prep.tests.fetched_sets import PLUGIN, of, sha256, sources
 from encoder_plugins.prep.tests.changed_checkpoint import nothing, prepared
+from encoder_plugins.prep.tests.fetched_sets import PLUGIN, of, sha256, sources
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 MANY = [Label(f"E{number}", f"entity {number}") for number in range(25)]
