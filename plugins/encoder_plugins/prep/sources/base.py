@@ -126,7 +126,7 @@ def of_file(request: Request, place: str, sha256: str, staging: Staging, *, most
         place: `hf://[datasets/]org/name@commit/path`, `s3://bucket/key`, or an http(s) URL.
         sha256: The checksum that the file must have.
         staging: The preparation's folders.
-        most_bytes: The limit of the file's length.
+        most_bytes: The limit for a file whose source does not state its length.
 
     Raises:
         PrepareError: It is none of them, or no credentials for it are found.
@@ -144,8 +144,8 @@ def of_file(request: Request, place: str, sha256: str, staging: Staging, *, most
             credentials=request.credentials,
             policy=policy,
             ambient=request.ambient_credentials,
+            # a store always states the length, which is the limit of a download
             one_object=True,
-            most_bytes=most_bytes,
         )
     if place.startswith("hf://"):
         from encoder_plugins.prep.sources.huggingface import HubFile, HubSource

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,19 +72,18 @@ class ObjectStoreSource:
         policy: RetryPolicy,
         ambient: bool = False,
         one_object: bool = False,
-        most_bytes: int | None = None,
     ) -> None:
         """Take an address.
 
         Args:
             address: `s3://bucket/prefix`, or `s3://bucket/key` for ``one_object``.
-            endpoint: The store's address; None for the one of the environment, or that of AWS.
+            endpoint: The store's address; None for the one that the client finds in the environment (`AWS_ENDPOINT_URL_S3`),
+                or that of AWS.
             region: What requests are signed for; None for `us-east-1`.
             credentials: Sign the requests; they are not sent.
             policy: How requests are repeated.
             ambient: Without ``credentials``, requests have those of the environment, or else none.
             one_object: The address is that of one object, which is taken by whatever name a ``SourceFile`` has for messages.
-            most_bytes: A longer object is refused, at the latest when so much of it was received; None for no limit.
 
         Raises:
             Unsupported: The address names no bucket, or no object.
@@ -97,9 +95,6 @@ class ObjectStoreSource:
         if one_object and (not below or below.endswith("/")):
             raise Unsupported(f"{address!r} names no object; write s3://bucket/key")
         self._prefix = f"{below.strip('/')}/" if below.strip("/") else ""
-        self._most_bytes = most_bytes
-        # named here, because the client would put the bucket before the host of the environment's one
-        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
         self._host = (urlsplit(endpoint).hostname if endpoint else None) or "s3"
         self._retries = Retries(policy)
         self._versions: dict[str, str] = {}
@@ -160,9 +155,7 @@ class ObjectStoreSource:
             ChecksumMismatch: It is not the object that was listed any more.
             PrepareError: The store refused, stalled, or failed for too long.
         """
-        receive(
-            file, partial, lambda start: self._open(file, start), self._retries, progress, most_bytes=self._most_bytes
-        )
+        receive(file, partial, lambda start: self._open(file, start), self._retries, progress)
 
     def close(self) -> None:
         """Close the connections."""
