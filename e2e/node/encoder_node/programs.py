@@ -23,6 +23,11 @@ PAUSE_VERSION = "3.10.2"
 """What Kubernetes 1.36 says in build/pause/Makefile."""
 PAUSE_IMAGE = f"localhost/pause:{PAUSE_VERSION}"
 COREDNS = "github.com/coredns/coredns"
+PINS = ("kubernetes/go.mod", "kubernetes/go.sum", "node/go.mod", "node/go.sum", "node/coredns/main.go")
+"""What is built and of which sources, in the folder `tools`."""
+# Nobody debugs these, and a build is mostly compiling: without tables for debuggers and without inlining it takes two thirds. The
+# standard library is small, and much of what programs do often is in it
+COMPILER = ("-gcflags=all=-dwarf=false -l", "-gcflags=std=-dwarf=false")
 KUBERNETES = "k8s.io/kubernetes"
 
 
@@ -84,7 +89,8 @@ STEPS = (
         _CNI,
     ),
     Step("etcd", "node", ("go.etcd.io/etcd/server/v3",), "go.etcd.io/etcd/server/v3", name="etcd"),
-    Step("CoreDNS", "node", (COREDNS,), COREDNS),
+    # a package of ours beside the go.mod: what the Corefile names, without the clients of clouds
+    Step("CoreDNS", "node", ("./coredns",), COREDNS),
     Step("helm", "node", (f"{_HELM}/cmd/helm",), _HELM, (f"{_HELM}/internal/version.version",)),
     Step("BuildKit", "node", tuple(f"{_BUILDKIT}/cmd/{name}" for name in ("buildkitd", "buildctl")), _BUILDKIT),
     Step("kubeconform", "node", ("github.com/yannh/kubeconform/cmd/kubeconform",), "github.com/yannh/kubeconform"),
@@ -114,12 +120,12 @@ def go_build(step: Step, folder: Path, version: str) -> list[str]:
         linker += ["-extldflags", "-static"]
         tags = ["-tags", "seccomp,netgo,osusergo"]
     target = str(folder / step.name) if step.name else f"{folder}/"
-    return ["go", "build", "-trimpath", *tags, "-ldflags", " ".join(linker), "-o", target, *step.packages]
+    return ["go", "build", "-trimpath", *COMPILER, *tags, "-ldflags", " ".join(linker), "-o", target, *step.packages]
 
 
 def fingerprint(files: Mapping[str, bytes]) -> str:
-    """Returns the name of the folder for these go.mod and go.sum files and this recipe."""
-    digest = hashlib.sha256(repr((STEPS, PAUSE_VERSION, system_images.LAYOUT)).encode())
+    """Returns the name of the folder for these files of `PINS` and this recipe."""
+    digest = hashlib.sha256(repr((STEPS, COMPILER, PAUSE_VERSION, system_images.LAYOUT)).encode())
     for name in sorted(files):
         digest.update(name.encode() + b"\0" + files[name] + b"\0")
     return digest.hexdigest()[:16]
@@ -134,8 +140,7 @@ class Programs:
     @property
     def folder(self) -> Path:
         """Where the programs of the pinned versions are, once built."""
-        names = [f"{module}/{name}" for module in ("kubernetes", "node") for name in ("go.mod", "go.sum")]
-        return self.settings.paths.bin / fingerprint({name: (TOOLS / name).read_bytes() for name in names})
+        return self.settings.paths.bin / fingerprint({name: (TOOLS / name).read_bytes() for name in PINS})
 
     @property
     def built(self) -> bool:
