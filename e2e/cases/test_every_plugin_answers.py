@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from encoder_checkpoints import gliner, samples
+from encoder_checkpoints import gliner, samples, stanza
 from encoder_checkpoints.samples import Sample
 from encoder_platform import client, manifests
 from encoder_platform.kube import Body
@@ -33,18 +34,33 @@ ELSEWHERE = {"sentence_transformer"}
 SAMPLES = [pytest.param(sample, id=sample.name) for sample in samples.samples() if sample.name not in ELSEWHERE]
 # one comes as the oldest GLiNER checkpoints do: a pickle, with the encoder's files in another repository
 BARE = "deberta_gliner"
-# those whose plugin takes a label set have one of this name
-SET = "demo"
+# one comes as gliner-x is published, and is split by stanza's tokenizers of these languages
+SPLIT = "mt5_gliner"
+LANGUAGES = ("en", "ja")
+# those whose plugin takes label sets have one from a ConfigMap, and one from the hub
+SET, FROM_HUB = "demo", "from-hub"
 
 
 def applied(space: Space, sample: Sample, folder: Path) -> str:
     """Publish the sample, and apply an EncoderModel of it; return the model's name."""
     name = sample.name.replace("_", "-")
     hub = {"endpoint": manifests.HUB_ENDPOINT}
+    if sample.name == SPLIT:
+        revision = publish(space.kube, f"demo/{name}", sample.build(folder / "published"))
+        auxiliary = [
+            {"repo": f"stanfordnlp/{path.name}", "revision": publish(space.kube, f"stanfordnlp/{path.name}", path)}
+            for path in tokenizers(folder)
+        ]
+        source: Body = {"huggingFace": {"repo": f"demo/{name}", "revision": revision, **hub}, "auxiliary": auxiliary}
+        parameters: Body = {"wordsSplitter": "stanza", "languages": list(LANGUAGES)}
+        # stanza publishes its tokenizers as pickles
+        prepare = {"allowPickle": True, "parameters": parameters}
+        space.apply_model(name, plugin=sample.name, source=source, prepare=prepare)
+        return name
     if sample.name != BARE:
         revision = publish(space.kube, f"demo/{name}", sample.build(folder / "published"))
         from_hub = {"huggingFace": {"repo": f"demo/{name}", "revision": revision, **hub}}
-        sets = {"labelSets": [label_set(space, sample)]} if sample.plugin.label_sets else {}
+        sets = {"labelSets": label_sets(space, sample, folder)} if sample.plugin.label_sets else {}
         space.apply_model(name, plugin=sample.name, source=from_hub, **sets)
         return name
     encoder = folder / "encoder"
@@ -57,13 +73,61 @@ def applied(space: Space, sample: Sample, folder: Path) -> str:
     return name
 
 
-def label_set(space: Space, sample: Sample) -> Body:
-    """Put the labels of the sample's own request into a ConfigMap; return the entry of spec.labelSets."""
+def for_stanza(sample: Sample) -> Sample:
+    """Return a sample of which the checkpoint names stanza, as gliner-x does."""
+
+    def build(folder: Path) -> Path:
+        built = sample.build(folder)
+        file = built / "gliner_config.json"
+        config = json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps({**config, "words_splitter_type": "stanza"}), encoding="utf-8")
+        return built
+
+    return replace(sample, build=build)
+
+
+def tokenizers(folder: Path) -> list[Path]:
+    """Return the repositories of the tokenizers of LANGUAGES."""
+    repositories = stanza.build(folder / "stanza")
+    return [repositories[language] for language in LANGUAGES]
+
+
+def by_stanza(folder: Path) -> list[str]:
+    """Return the options of `encoder-plugins prepare` that stand for what `applied` says of SPLIT."""
+    parameters = ("--parameter", "wordsSplitter=stanza", "--parameter", f"languages={','.join(LANGUAGES)}")
+    auxiliary = [part for path in tokenizers(folder) for part in ("--auxiliary", str(path))]
+    return ["--allow-pickle", *parameters, *auxiliary]
+
+
+def assert_each_text_has_its_language(space: Space, name: str, sample: Sample) -> None:
+    """Post texts in a language that was prepared, in one that was not, and with a language named."""
+    texts = ["東京は日本の首都です。田中さんは大阪に住んでいます。", "Где живёт сейчас Анна Каренина, и куда она едет?"]
+    data = {field: value for field, value in sample.demo.items() if field != "text"} | {"texts": texts}
+    answer = space.post({"model": name, "data": data}, name)
+    assert answer.status == 200, answer
+    found = [(one["language"], one.get("language_fallback", False)) for one in answer.body["data"]["results"]]
+    assert found == [("ja", False), ("en", True)]
+    named = space.post({"model": name, "data": {**sample.demo, "language": "ja"}}, name)
+    assert (named.status, named.body["data"]["language"]) == (200, "ja")
+    refused = space.post({"model": name, "data": {**sample.demo, "language": "de"}}, name)
+    assert (refused.status, "data.language" in json.dumps(refused.body)) == (400, True), refused
+
+
+def label_sets(space: Space, sample: Sample, folder: Path) -> list[Body]:
+    """Put the labels of the sample's own request into a ConfigMap and on the hub; return the entries of spec.labelSets."""
     content = "\n".join(json.dumps({"id": f"Q{number}", "label": label}) for number, label in labelled(sample))
     metadata = {"name": SET, "namespace": space.name}
     space.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"labels.jsonl": content}})
+    dataset = folder / "dataset"
+    dataset.mkdir()
+    (dataset / "labels.jsonl").write_text(content)
+    revision = publish(space.kube, "datasets/demo/labels", dataset)
+    on_hub = {"repo": "demo/labels", "revision": revision, "path": "labels.jsonl"}
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return {"name": SET, "sha256": digest, "configMapRef": {"name": SET}}
+    return [
+        {"name": SET, "sha256": digest, "configMapRef": {"name": SET}},
+        {"name": FROM_HUB, "sha256": digest, "huggingFace": on_hub},
+    ]
 
 
 def labelled(sample: Sample) -> list[tuple[int, str]]:
@@ -72,17 +136,18 @@ def labelled(sample: Sample) -> list[tuple[int, str]]:
 
 
 def assert_set_stands_for_labels(space: Space, name: str, sample: Sample, model: Body) -> None:
-    """Post the sample's own request with the name of the set, and with ids of it, instead of labels."""
-    assert [entry["name"] for entry in model["status"]["artifact"]["labelSets"]] == [SET]
+    """Post the sample's own request with the name of each set, and with ids of it, instead of labels."""
+    assert [entry["name"] for entry in model["status"]["artifact"]["labelSets"]] == [SET, FROM_HUB]
     plain = space.post({"model": name, "data": dict(sample.demo)}, name).body["data"]["entities"]
     ids = {label: f"Q{number}" for number, label in labelled(sample)}
     expected = [{**entity, "id": ids[entity["label"]]} for entity in plain]
-    data = {field: value for field, value in sample.demo.items() if field != "labels"} | {"label_set": SET}
-    for candidates in ({}, {"candidates_per_text": [list(ids.values())]}):
-        answer = space.post({"model": name, "data": data | candidates}, name)
-        assert (answer.status, answer.body["data"]["entities"]) == (200, expected), answer
+    data = {field: value for field, value in sample.demo.items() if field != "labels"}
+    for more in ({}, {"candidates_per_text": [list(ids.values())]}):
+        for name_of_set in (SET, FROM_HUB):
+            answer = space.post({"model": name, "data": data | more | {"label_set": name_of_set}}, name)
+            assert (answer.status, answer.body["data"]["entities"]) == (200, expected), answer
     refused = space.post({"model": name, "data": data | {"label_set": "other"}}, name)
-    assert (refused.status, f"it has {SET}" in json.dumps(refused.body)) == (400, True), refused
+    assert (refused.status, f"it has {SET}, {FROM_HUB}" in json.dumps(refused.body)) == (400, True), refused
 
 
 def post_all(space: Space, name: str, parity: Parity, reference: Reference, clients: int) -> list[Finding]:
@@ -108,9 +173,12 @@ def worst(answers: Sequence[client.Answer]) -> client.Answer:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path: Path) -> None:
+    options: list[str] = []
+    if sample.name == SPLIT:
+        sample, options = for_stanza(sample), by_stanza(tmp_path)
     name = applied(space, sample, tmp_path)
     # the library's answers are recorded while the cluster prepares
-    reference = references.read(samples.prepare(sample, tmp_path))
+    reference = references.read(samples.prepare(sample, tmp_path, *options))
     parity: Parity = resolve(sample.plugin.parity)
     model = space.wait_ready(name)
     assert model["status"]["parity"]["result"] == "Passed"
@@ -122,3 +190,5 @@ def test_a_plugin_answers_as_its_library(sample: Sample, space: Space, tmp_path:
     assert space.post({"model": name, "data": {}}, name).status == 400
     if sample.plugin.label_sets:
         assert_set_stands_for_labels(space, name, sample, model)
+    if sample.name == SPLIT:
+        assert_each_text_has_its_language(space, name, sample)
