@@ -31,6 +31,7 @@ class Tiny:
     Attributes:
         name: Its name.
         pylate: PyLate's fields of config_sentence_transformers.json; None for another format.
+        left_open: Fields of that file that it lacks.
         stanford: Fields of Stanford's artifact.metadata; None for another format.
         transformer: Fields of the native form's Transformer module.
         dense: Width behind each Dense module, and whether it has a residual branch.
@@ -43,6 +44,7 @@ class Tiny:
 
     name: str
     pylate: dict[str, Any] | None = None
+    left_open: tuple[str, ...] = ()
     stanford: dict[str, Any] | None = None
     transformer: dict[str, Any] = field(default_factory=dict)
     dense: tuple[tuple[int, bool], ...] = ((DIMENSIONS, False),)
@@ -104,7 +106,7 @@ def save(
     if tiny.masked:
         _add_head(saved)
     if tiny.pylate is not None:
-        _as_pylate(saved, prefixes, {"prompts": tiny.prompts, **tiny.pylate})
+        _as_pylate(saved, prefixes, {"prompts": tiny.prompts, **tiny.pylate}, tiny.left_open)
     if tiny.stanford is not None:
         _as_stanford(saved, f"{built.base_model_prefix}.", tiny.stanford)
     shutil.rmtree(encoder)
@@ -181,7 +183,7 @@ def word_piece_tokenizer(
     return tokenizer
 
 
-def _as_pylate(saved: Path, prefixes: tuple[str, str], fields: dict[str, Any]) -> None:
+def _as_pylate(saved: Path, prefixes: tuple[str, str], fields: dict[str, Any], left_open: tuple[str, ...]) -> None:
     """Rewrite a native save as PyLate 1.6 writes it: two kinds of modules, and fields of its own for everything else."""
     modules = json.loads((saved / "modules.json").read_text())
     kept = []
@@ -194,7 +196,8 @@ def _as_pylate(saved: Path, prefixes: tuple[str, str], fields: dict[str, Any]) -
             path = saved / module["path"] / "config.json"
             dense = json.loads(path.read_text())
             names = ("in_features", "out_features", "bias", "activation_function")
-            path.write_text(json.dumps({name: dense[name] for name in names} | {"use_residual": False}))
+            residual = {"use_residual": dense.get("use_residual", False)}
+            path.write_text(json.dumps({name: dense[name] for name in names} | residual))
         else:
             shutil.rmtree(saved / module["path"])
     (saved / "modules.json").write_text(json.dumps(kept, indent=2))
@@ -210,7 +213,8 @@ def _as_pylate(saved: Path, prefixes: tuple[str, str], fields: dict[str, Any]) -
         "do_query_expansion": True,
         **fields,
     }
-    (saved / "config_sentence_transformers.json").write_text(json.dumps(library, indent=2))
+    written = {name: value for name, value in library.items() if name not in left_open}
+    (saved / "config_sentence_transformers.json").write_text(json.dumps(written, indent=2))
 
 
 def _as_stanford(saved: Path, below: str, metadata: dict[str, Any]) -> None:

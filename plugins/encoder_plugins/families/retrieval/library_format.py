@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.prep.checkpoint_json import read_object, shown
 
 LIBRARY = "config_sentence_transformers.json"
+# what PyLate 1.6 takes where its file leaves something open; sentence-transformers 6.2 takes no prefix, and no length without expansion
+PYLATE_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 32, "document_length": 180}
+)
+
+
+def read_library(folder: Path) -> dict[str, Any]:
+    """Return what the library's file says, with PyLate's own defaults in a checkpoint of PyLate's; raises Unsupported as ``is_pylate``."""
+    library = read_object(folder, LIBRARY)
+    if not is_pylate(library):
+        return library
+    # PyLate knows no ``query_expansion``, which has a length of its own
+    defaults = {
+        name: value
+        for name, value in PYLATE_DEFAULTS.items()
+        if library.get(name) is None and not (name == "query_length" and "query_expansion" in library)
+    }
+    return {**library, **defaults}
 
 
 def strips(folder: Path) -> bool:
@@ -25,7 +44,7 @@ def whole_text(folder: Path, text: str, kind: str, prompt_name: str | None) -> s
     """
     if not strips(folder):
         return None
-    library = read_object(folder, LIBRARY)
+    library = read_library(folder)
     name = prompt_name or kind
     # the prompt of a kind may have its prefix already, once; in any other one it is a part of the text
     prompt = ((library.get("prompts") or {}).get(name) or "").removeprefix(library.get(f"{name}_prefix") or "")

@@ -6,11 +6,13 @@ parity check to find in the engine.
 
 from __future__ import annotations
 
+import json
 import platform
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -89,19 +91,37 @@ def calm(checkpoint: Path) -> Iterator[None]:
 
 
 def load(checkpoint: Path) -> MultiVectorEncoder:
-    """Load a checkpoint in float32, whatever dtype its file or its configuration prefers.
+    """Load a checkpoint in float32, whatever dtype its file or its configuration prefers, and with PyLate's defaults if it is PyLate's.
 
     Raises:
         Unsupported: The library cannot load it.
     """
     try:
-        library = MultiVectorEncoder(
-            str(checkpoint), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32}
-        )
+        with completed(checkpoint) as folder:
+            library = MultiVectorEncoder(
+                str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32}
+            )
     except Exception as error:
         # libraries raise anything for files that they cannot make a model of; none of it would pass a second time
         raise Unsupported(f"sentence-transformers cannot load it: {type(error).__name__}: {error}"[:500]) from error
     return library.float().eval()
+
+
+@contextmanager
+def completed(checkpoint: Path) -> Iterator[Path]:
+    """Give the folder of a checkpoint, or links to its files and a copy of PyLate's with what PyLate takes where it says nothing."""
+    file = checkpoint / library_format.LIBRARY
+    # a checkpoint in Stanford's format has no such file
+    found = library_format.read_library(checkpoint) if file.is_file() else {}
+    if not file.is_file() or found == json.loads(file.read_text(encoding="utf-8")):
+        yield checkpoint
+        return
+    with TemporaryDirectory() as folder:
+        for path in checkpoint.iterdir():
+            if path != file:
+                (Path(folder) / path.name).symlink_to(path.absolute())
+        (Path(folder) / file.name).write_text(json.dumps(found), encoding="utf-8")
+        yield Path(folder)
 
 
 def output(library: MultiVectorEncoder, case: Mapping[str, Any], checkpoint: Path) -> Array:

@@ -18,7 +18,7 @@ from encoder_plugins.errors import RemoteCodeRefused, SourceFileNotFound, Unsupp
 from encoder_plugins.families.retrieval import dense
 from encoder_plugins.families.retrieval.config import InputType, Similarity
 from encoder_plugins.families.retrieval.dense import DenseSpec
-from encoder_plugins.families.retrieval.library_format import LIBRARY, is_pylate
+from encoder_plugins.families.retrieval.library_format import LIBRARY, is_pylate, read_library
 from encoder_plugins.prep.checkpoint_files import MODULES
 from encoder_plugins.prep.checkpoint_json import integer, read_json, read_object, refusal, shown
 from encoder_plugins.prep.tensor_file import read_header
@@ -141,7 +141,7 @@ def read(folder: Path, width: int) -> Settings:
     """
     if not (folder / MODULES).is_file() and is_stanford(read_object(folder, CONFIG)):
         return _stanford(folder, width)
-    library = read_object(folder, LIBRARY)
+    library = read_library(folder)
     pylate = is_pylate(library)
     modules = _modules(folder)
     kinds = [kind for kind, _ in modules]

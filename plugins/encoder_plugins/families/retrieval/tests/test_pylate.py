@@ -27,9 +27,17 @@ TEXTS = ["bread", "  \n\twith space around it.\t\n ", " ", "?!", "a [MASK] b"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("plugin", TINY)
-def test_a_checkpoint_that_pylate_saved_is_converted_to_the_same_model(plugin: str, tmp_path: Path) -> None:
-    published, saved = TINY[plugin].build("pylate", tmp_path), tmp_path / "saved"
+# the last two leave to PyLate's defaults what PyLate then writes
+@pytest.mark.parametrize(
+    ("plugin", "form"),
+    [
+        *((plugin, "pylate") for plugin in TINY),
+        ("moderncolbert", "pylate-defaults"),
+        ("moderncolbert", "pylate-three-dense"),
+    ],
+)
+def test_a_checkpoint_that_pylate_saved_is_converted_to_the_same_model(plugin: str, form: str, tmp_path: Path) -> None:
+    published, saved = TINY[plugin].build(form, tmp_path), tmp_path / "saved"
     original("pylate").call(f"{ORACLE}:saved", str(published), saved)
     checkpoint = resolve(catalog.get(plugin).checkpoint)
     models = []

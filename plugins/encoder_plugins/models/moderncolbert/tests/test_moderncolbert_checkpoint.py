@@ -182,8 +182,11 @@ def test_pylates_defaults_hold_where_a_checkpoint_leaves_them_open(tmp_path: Pat
     library = json.loads((published / LIBRARY).read_text())
     for name in ("query_length", "skiplist_words", "do_query_expansion", "attend_to_expansion_tokens", "model_type"):
         library.pop(name)
+    # null is the same
+    library |= {"document_length": None, "document_prefix": None}
     (published / LIBRARY).write_text(json.dumps(library))
     CHECKPOINT.convert(published, {}, model)
     served = read_served(model)
     assert served.expansion is not None
     assert (served.expansion.length, served.expansion.attend, len(served.skiplist)) == (32, False, 32)
+    assert (served.document.most_tokens, served.document.prompt) == (180, "[D] ")

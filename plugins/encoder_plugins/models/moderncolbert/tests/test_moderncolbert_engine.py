@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from encoder_checkpoints.colbert_builder import POSITIONS
 from encoder_plugins.families.retrieval.tests import checkpoint_forms
 from encoder_plugins.models.moderncolbert.tests import conversion_mutants, tiny
 from encoder_plugins.parity.tests import served_model
@@ -34,7 +33,7 @@ def environment() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def running() -> served_model.Running:
     """The engine of all checkpoints."""
-    return served_model.Running(most_tokens=POSITIONS)
+    return served_model.Running(most_tokens=tiny.POSITIONS)
 
 
 @pytest.mark.parametrize("name", [one.name for one in tiny.TINY])

@@ -13,9 +13,11 @@ import torch
 import transformers
 
 from encoder_checkpoints import colbert_builder
-from encoder_checkpoints.colbert_builder import DIMENSIONS, POSITIONS, WIDTH, Tiny
+from encoder_checkpoints.colbert_builder import DIMENSIONS, WIDTH, Tiny
 from encoder_plugins.families.retrieval.cases import PASSAGES, TEXTS
 
+# PyLate's documents have up to 180 tokens where a checkpoint does not say
+POSITIONS = 192
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 TINY = [
@@ -36,6 +38,22 @@ TINY = [
         name="pylate-no-expansion",
         pylate={"query_length": 24, "document_length": 48, "do_query_expansion": False, "skiplist_words": ["the", "."]},
         masked=True,
+    ),
+    # everything is left to PyLate's defaults, and documents are longer than the tokenizer's own limit
+    Tiny(
+        name="pylate-defaults",
+        pylate={},
+        left_open=(
+            *("query_prefix", "document_prefix", "prompts", "default_prompt_name", "similarity_fn_name"),
+            *("skiplist_words", "do_query_expansion", "attend_to_expansion_tokens"),
+        ),
+    ),
+    # no length of queries that are not expanded; residual branches with a matrix and without one
+    Tiny(
+        name="pylate-three-dense",
+        pylate={"document_length": 48, "do_query_expansion": False},
+        dense=((96, True), (96, True), (DIMENSIONS, True)),
+        activation=torch.nn.GELU,
     ),
     Tiny(
         name="stanford",
