@@ -19,6 +19,7 @@ PYLATE = "encoder_plugins.families.retrieval.tests.pylate_oracle:outputs"
 # enough to find every mistake, and few enough for a check to take a second
 CASES = frozenset(
     {
+        "query-word",
         "query-question",
         "query-three-hundred-words",
         "query-punctuation-words",

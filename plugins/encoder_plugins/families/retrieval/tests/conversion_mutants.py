@@ -85,6 +85,12 @@ def of_pylate() -> Iterator[Mutant]:
     yield Mutant("white space around a text kept", section(KEY, strips=lambda old: False))
 
 
+def of_attended() -> Iterator[Mutant]:
+    """Mistakes in a checkpoint whose queries attend to their expansion."""
+    yield Mutant("expansion not attended to", section(KEY, expansion=replaced(attend=False)))
+    yield Mutant("no expansion", section(KEY, expansion=lambda old: None))
+
+
 def of_native() -> Iterator[Mutant]:
     """Mistakes in a checkpoint with three Dense modules, residual branches and a lower bound on queries."""
     yield Mutant(

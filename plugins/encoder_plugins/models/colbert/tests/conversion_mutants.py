@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from encoder_plugins.families.retrieval.conversion import PROJECTION_WEIGHTS
-from encoder_plugins.families.retrieval.tests.conversion_mutants import of_one_dense
+from encoder_plugins.families.retrieval.tests.conversion_mutants import of_attended, of_one_dense
 from encoder_plugins.models.colbert.tests.tiny import MARKERS
 from encoder_plugins.parity.tests.mutants import Mutant, Tensors, config, filled, row_lost, swapped, weights
 
@@ -43,4 +43,6 @@ def of_encoder() -> Iterator[Mutant]:
 
 def of(checkpoint: str) -> list[Mutant]:
     """Return the mistakes in the conversion of a tiny checkpoint."""
+    if checkpoint == "stanford-attend":
+        return list(of_attended())
     return [*of_one_dense(MARKERS), *of_encoder()] if checkpoint == "stanford" else []

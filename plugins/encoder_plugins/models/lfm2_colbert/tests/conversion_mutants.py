@@ -8,7 +8,7 @@ import torch
 
 from encoder_plugins.families.retrieval.config import KEY
 from encoder_plugins.families.retrieval.conversion import PROJECTION_WEIGHTS
-from encoder_plugins.families.retrieval.tests.conversion_mutants import dense, of_pylate, replaced
+from encoder_plugins.families.retrieval.tests.conversion_mutants import dense, of_attended, of_pylate, replaced
 from encoder_plugins.parity.tests.mutants import (
     Mutant,
     Tensors,
@@ -68,4 +68,6 @@ def of(checkpoint: str) -> list[Mutant]:
     """Return the mistakes in the conversion of a tiny checkpoint."""
     if checkpoint == "pylate":
         return [*of_pylate(), *of_encoder()]
+    if checkpoint == "pylate-attend":
+        return list(of_attended())
     return list(of_native()) if checkpoint == "native-two-dense" else []

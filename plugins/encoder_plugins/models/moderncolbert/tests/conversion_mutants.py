@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from encoder_plugins.families.retrieval.tests.conversion_mutants import of_native, of_pylate
+from encoder_plugins.families.retrieval.tests.conversion_mutants import of_attended, of_native, of_pylate
 from encoder_plugins.parity.tests.mutants import Mutant, config, filled, halves_swapped, row_lost, thirds_swapped
 
 
@@ -33,4 +33,6 @@ def of(checkpoint: str) -> list[Mutant]:
     """Return the mistakes in the conversion of a tiny checkpoint."""
     if checkpoint == "pylate":
         return [*of_pylate(), *of_encoder()]
+    if checkpoint == "pylate-attend":
+        return list(of_attended())
     return list(of_native()) if checkpoint == "native-three-dense" else []
