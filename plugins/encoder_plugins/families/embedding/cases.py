@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import Unsupported
 from encoder_plugins.families.embedding.config import EmbeddingConfig
+from encoder_plugins.families.retrieval.cases import check_documents, scored
 
 # prompts of one checkpoint that get cases of their own
 MOST_PROMPTS = 12
@@ -25,13 +26,14 @@ WORDS = (
 
 
 class Case(TypedDict):
-    """One text and how its vector is requested; null means what it means in a request."""
+    """One text and how its vector is requested, or one query and the documents that it scores; null means what it means in a request."""
 
     id: str
     text: str
     prompt_name: str | None
     dimensions: int | None
     normalize: bool | None
+    documents: list[str] | None
 
 
 TEXTS: Mapping[str, str] = {
@@ -111,7 +113,7 @@ def cases(model: EmbeddingConfig) -> list[Case]:
         _case("unit", SENTENCE, normalize=True),
         _case("raw", SENTENCE, normalize=False),
     ]
-    return found
+    return found + [_case(name, query, documents=documents) for name, (query, documents) in scored().items()]
 
 
 def user_cases(inputs: Inputs, others: Sequence[Mapping[str, Any]], model: EmbeddingConfig) -> list[Case]:
@@ -121,9 +123,10 @@ def user_cases(inputs: Inputs, others: Sequence[Mapping[str, Any]], model: Embed
         Unsupported: One is not a case, or requests what this checkpoint does not have.
     """
     found = []
-    for values in complete(inputs, ("text",), OPTIONS, [case["id"] for case in others]):
+    for values in complete(inputs, ("text",), {**OPTIONS, "documents": None}, [case["id"] for case in others]):
         where = f"inputs: {values['id']}"
         text, prompt_name, dimensions, normalize = (values[name] for name in ("text", *OPTIONS))
+        check_scored(values, OPTIONS, where)
         if not isinstance(text, str) or not text:
             raise Unsupported(f"{where}: text is no text")
         if prompt_name is not None and prompt_name not in model.prompts:
@@ -132,8 +135,35 @@ def user_cases(inputs: Inputs, others: Sequence[Mapping[str, Any]], model: Embed
             raise Unsupported(f"{where}: dimensions is not one of 1 to {model.dimensions}")
         if normalize not in (None, True, False):
             raise Unsupported(f"{where}: normalize is none of true, false and null")
-        found.append(_case(values["id"], text, prompt_name=prompt_name, dimensions=dimensions, normalize=normalize))
+        found.append(
+            _case(
+                values["id"],
+                text,
+                prompt_name=prompt_name,
+                dimensions=dimensions,
+                normalize=normalize,
+                documents=values["documents"],
+            )
+        )
     return found
+
+
+def check_scored(case: Mapping[str, Any], options: Iterable[str], where: str) -> None:
+    """Refuse a user's case whose documents cannot be scored, or which says of vectors what a request for scores does not have.
+
+    Args:
+        case: The case.
+        options: What one without documents may say.
+        where: What precedes the message.
+
+    Raises:
+        Unsupported: It is one.
+    """
+    if case["documents"] is None:
+        return
+    check_documents(case["documents"], where)
+    if given := [name for name in options if case[name] is not None]:
+        raise Unsupported(f"{where}: documents are scored as the checkpoint says, and {given[0]} is there, too")
 
 
 def _case(
@@ -143,8 +173,16 @@ def _case(
     prompt_name: str | None = None,
     dimensions: int | None = None,
     normalize: bool | None = None,
+    documents: list[str] | None = None,
 ) -> Case:
-    return Case(id=name, text=text, prompt_name=prompt_name, dimensions=dimensions, normalize=normalize)
+    return Case(
+        id=name,
+        text=text,
+        prompt_name=prompt_name,
+        dimensions=dimensions,
+        normalize=normalize,
+        documents=documents,
+    )
 
 
 def _words(count: int) -> str:

@@ -50,7 +50,7 @@ class EmbeddingRecorder:
         """Load the checkpoint as its users do, and compute the vector of every case.
 
         Returns:
-            For each case ``vector`` and ``vector_bfloat16``, both `[dimensions]`.
+            For each case ``vector`` and ``vector_bfloat16``, both `[dimensions]`; for one with documents ``scores``, `[documents]`.
         """
         del auxiliary
         with few_threads(checkpoint):
@@ -59,10 +59,13 @@ class EmbeddingRecorder:
             # a request may leave out the Normalize module
             calibrated = calibration.record(without_normalize(library))
             rounding = library.bfloat16()
-            rounded = {str(case["id"]): self.encode(rounding, case) for case in cases}
+            rounded = {str(case["id"]): self.encode(rounding, case) for case in cases if case.get("documents") is None}
         return Recording(
             cases=cases,
-            outputs={name: {"vector": exact[name], "vector_bfloat16": rounded[name]} for name in exact},
+            outputs={
+                name: {"vector": found, "vector_bfloat16": rounded[name]} if name in rounded else {"scores": found}
+                for name, found in exact.items()
+            },
             about={
                 "library": f"sentence-transformers {sentence_transformers.__version__}",
                 "transformers": transformers.__version__,
@@ -76,13 +79,13 @@ class EmbeddingRecorder:
         )
 
     def _computed(self, library: SentenceTransformer, case: Case) -> Array:
-        """Compute as ``encode``.
+        """Compute a vector as ``encode``, or scores as ``score``.
 
         Raises:
             Unsupported: The library cannot compute the case.
         """
         try:
-            return self.encode(library, case)
+            return self.encode(library, case) if case.get("documents") is None else score(library, case)
         except (IndexError, RuntimeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             most = library.max_seq_length
@@ -123,6 +126,14 @@ class EmbeddingRecorder:
 RECORDER = EmbeddingRecorder()
 # for checkpoints whose vectors are meant to be cut and normalised again
 MATRYOSHKA_RECORDER = EmbeddingRecorder(renormalize=True)
+
+
+def score(library: SentenceTransformer, case: Case) -> Array:
+    """Compute the scores of one case, `[documents]`, from the vectors of its query and of each document."""
+    options: dict[str, Any] = {"batch_size": 1, "show_progress_bar": False}
+    query = library.encode_query([case["text"]], **options)
+    scores: Any = library.similarity(query, library.encode_document(case["documents"], **options))
+    return np.asarray(scores[0].numpy(), dtype=np.float32)
 
 
 @contextmanager

@@ -108,14 +108,18 @@ def built_in(settings: Settings) -> list[Case]:
         found.append(
             {**_case("query-prompt-whitespace", "query", TEXTS["whitespace-around"]), "prompt_name": further[0]}
         )
-    found += [
-        _case("score-question", "query", QUESTION, list(PASSAGES)),
-        _case("score-word", "query", "bread", list(PASSAGES[::-1])),
-        _case("score-punctuation", "query", "?!...", list(PASSAGES)),
-        _case("score-one", "query", "bread", [PASSAGES[2]]),
-        _case("score-fifty", "query", "quiet gardens and distant cities", [_passage(number) for number in range(50)]),
-    ]
-    return found
+    return found + [_case(name, "query", query, documents) for name, (query, documents) in scored().items()]
+
+
+def scored() -> dict[str, tuple[str, list[str]]]:
+    """Return query and documents of the built-in cases of scores, by the case's id."""
+    return {
+        "score-question": (QUESTION, list(PASSAGES)),
+        "score-word": ("bread", list(PASSAGES[::-1])),
+        "score-punctuation": ("?!...", list(PASSAGES)),
+        "score-one": ("bread", [PASSAGES[2]]),
+        "score-fifty": ("quiet gardens and distant cities", [_passage(number) for number in range(50)]),
+    }
 
 
 def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
@@ -133,14 +137,19 @@ def user_cases(inputs: Inputs, others: Sequence[Case]) -> list[Case]:
         if kind not in ("query", "document"):
             raise Unsupported(f"{where}: input_type is none of query and document")
         if documents is not None:
-            if not isinstance(documents, list) or not 0 < len(documents) <= MOST_DOCUMENTS:
-                raise Unsupported(f"{where}: documents is not a list of 1 to {MOST_DOCUMENTS} texts")
-            if not all(isinstance(document, str) and document for document in documents):
-                raise Unsupported(f"{where}: one of documents is no text")
+            check_documents(documents, where)
             if kind != "query":
                 raise Unsupported(f"{where}: documents are scored by a query, and input_type is {kind}")
         found.append(_case(values["id"], kind, text, documents))
     return found
+
+
+def check_documents(documents: object, where: str) -> None:
+    """Refuse what a user's case cannot have scored; raises Unsupported."""
+    if not isinstance(documents, list) or not 0 < len(documents) <= MOST_DOCUMENTS:
+        raise Unsupported(f"{where}: documents is not a list of 1 to {MOST_DOCUMENTS} texts")
+    if not all(isinstance(document, str) and document for document in documents):
+        raise Unsupported(f"{where}: one of documents is no text")
 
 
 def _case(name: str, kind: str, text: str, documents: list[str] | None = None) -> Case:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from encoder_plugins.artifact.cases import Inputs
 from encoder_plugins.errors import WrongAnswer
 from encoder_plugins.families.retrieval import cases as retrieval_cases
-from encoder_plugins.families.retrieval import settings
+from encoder_plugins.families.retrieval import score_parity, settings
 from encoder_plugins.inputs.encodings import decode_base64
 from encoder_plugins.parity.protocol import Array, Arrays, Case, Compared, Threshold, Tolerance, Variant
 from encoder_plugins.prep.checkpoint_json import integer, read_object
@@ -55,6 +55,8 @@ BASE64 = Variant("pooling-base64", encoding="base64")
 
 # rounding of the library in bfloat16 below this is chance: 2^-9, half a unit in the last place
 SMALLEST_NOISE = 2.0**-9
+# scores that are all 0 are compared as they are
+NO_SCORE = 1e-30
 
 
 class MultiVectors:
@@ -126,7 +128,7 @@ class MultiVectors:
         """Return the request body for cases of one group."""
         first = together[0]
         if first["documents"] is not None:
-            return {"data": {"query": first["text"], "documents": first["documents"]}}
+            return score_parity.body(first)
         texts = {"text": first["text"]} if len(together) == 1 else {"texts": [case["text"] for case in together]}
         prompt = {"prompt_name": first["prompt_name"]} if "prompt_name" in first else {}
         return {"data": {**texts, "input_type": first["input_type"], **prompt, "encoding": variant.encoding}}
@@ -140,7 +142,7 @@ class MultiVectors:
         try:
             data = json.loads(content)["data"]
             if together[0]["documents"] is not None:
-                return [_scores(data["results"][0], len(together[0]["documents"]))]
+                return [score_parity.scores_of(data["results"][0], len(together[0]["documents"]))]
             decode = decode_base64 if variant.encoding == "base64" else _float32
             found = [
                 decode(rows).reshape(count, data["dimensions"])
@@ -164,7 +166,7 @@ class MultiVectors:
             raise WrongAnswer("a number is not finite")
         ours, theirs = got.astype(np.float64), reference.astype(np.float64)
         if name == "scores":
-            return Compared(_score_metrics(ours, theirs))
+            return Compared(score_parity.metrics(ours, theirs, least_unit=NO_SCORE))
         lengths = np.linalg.norm(theirs, axis=1)
         products = np.linalg.norm(ours, axis=1) * lengths
         cosines = np.where(products > 0, (ours * theirs).sum(1) / np.maximum(products, 1e-30), (ours == theirs).all(1))
@@ -181,27 +183,6 @@ class MultiVectors:
     def summarise(self, samples: Mapping[str, NDArray[np.float64]]) -> Mapping[str, float]:
         """Return nothing: every case is compared by itself."""
         return {}
-
-
-def _score_metrics(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> dict[str, float]:
-    scale = max(float(np.abs(theirs).max()), 1e-30)
-    ranked = theirs[np.argsort(-ours, kind="stable")]
-    # the best score behind each place, against the score at the place
-    behind = np.maximum.accumulate(ranked[::-1])[::-1]
-    return {
-        "score_error": float(np.abs(ours - theirs).max()) / scale,
-        "rank_gap": float((behind - ranked).max()) / scale,
-    }
-
-
-def _scores(ranking: Mapping[str, Any], documents: int) -> Array:
-    """Return the scores in the order of the documents; raises ValueError where they are no ranking of all of them."""
-    indices, scores = ranking["indices"], _float32(ranking["scores"])
-    if sorted(indices) != list(range(documents)) or (np.diff(scores) > 0).any():
-        raise ValueError("the ranking does not have each document once, the best first")
-    found = np.empty(documents, np.float32)
-    found[indices] = scores
-    return found
 
 
 def _float32(numbers: Any) -> Array:

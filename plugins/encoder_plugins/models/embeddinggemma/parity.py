@@ -8,9 +8,10 @@ from typing import Any
 
 from encoder_plugins.artifact.cases import Inputs, complete
 from encoder_plugins.errors import InvalidRequest, Unsupported
-from encoder_plugins.families.embedding.cases import SENTENCE, texts_of
+from encoder_plugins.families.embedding.cases import SENTENCE, check_scored, texts_of
 from encoder_plugins.families.embedding.config import EmbeddingConfig
 from encoder_plugins.families.embedding.parity import EmbeddingParity
+from encoder_plugins.families.retrieval.cases import scored
 from encoder_plugins.families.retrieval.prompts import Prompts, takes_title, with_title
 from encoder_plugins.models.embeddinggemma.checkpoint import CHECKPOINT, sizes
 from encoder_plugins.parity.protocol import Case, Variant
@@ -52,7 +53,8 @@ class EmbeddingGemmaParity(EmbeddingParity):
         for size in sizes(model.dimensions):
             found.append(_case(f"size-{size}", QUESTION, input_type="query", dimensions=size))
             found.append(_case(f"size-{size}-raw", SENTENCE, dimensions=size, normalize=False))
-        return [*found, _case("unit", SENTENCE, normalize=True), _case("raw", SENTENCE, normalize=False)]
+        found += [_case("unit", SENTENCE, normalize=True), _case("raw", SENTENCE, normalize=False)]
+        return [*found, *(_case(name, query, documents=documents) for name, (query, documents) in scored().items())]
 
     def from_user(self, inputs: Inputs, others: Sequence[Case], model: EmbeddingConfig) -> Sequence[Case]:
         """Return a user's own cases.
@@ -60,7 +62,7 @@ class EmbeddingGemmaParity(EmbeddingParity):
         Raises:
             Unsupported: One is not a case, or requests what this checkpoint does not have.
         """
-        found = complete(inputs, ("text",), OPTIONS, [case["id"] for case in others])
+        found = complete(inputs, ("text",), {**OPTIONS, "documents": None}, [case["id"] for case in others])
         for case in found:
             where = f"inputs: {case['id']}"
             for name in ("text", "prompt_name", "prompt", "title"):
@@ -68,6 +70,7 @@ class EmbeddingGemmaParity(EmbeddingParity):
                     raise Unsupported(f"{where}: {name} is no text")
             if not case["text"]:
                 raise Unsupported(f"{where}: text is empty")
+            check_scored(case, OPTIONS, where)
             if case["input_type"] not in (None, "query", "document"):
                 raise Unsupported(f"{where}: input_type is none of query, document and null")
             if case["dimensions"] not in (None, *sizes(model.dimensions)) or isinstance(case["dimensions"], bool):
@@ -102,4 +105,4 @@ def _takes_title(model: EmbeddingConfig) -> bool:
 
 
 def _case(name: str, text: str, **options: Any) -> Case:
-    return {"id": name, "text": text, **OPTIONS, **options}
+    return {"id": name, "text": text, **OPTIONS, "documents": None, **options}

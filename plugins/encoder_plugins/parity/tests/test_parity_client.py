@@ -23,10 +23,13 @@ from encoder_plugins.parity import client
 from encoder_plugins.parity import plan as plans
 
 Answer = Callable[[dict[str, Any], int], Awaitable[web.StreamResponse]]
-CASES = [
+CASES: list[dict[str, Any]] = [
     {"id": f"c{n}", "text": f"text {n}", "prompt_name": None, "dimensions": None, "normalize": None} for n in range(5)
 ]
-EXPECTED = {f"{case['id']}/vector": np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES)}
+EXPECTED = {f"{case['id']}/vector": np.array([1, n], dtype=np.float32) for n, case in enumerate(CASES[:4])}
+# one has scores, which are what the documents say
+CASES[4]["documents"] = ["text 2", "text 3", "text 1"]
+EXPECTED["c4/scores"] = np.array([2, 3, 1], dtype=np.float32)
 
 
 @pytest.fixture
@@ -86,6 +89,10 @@ def served(answer: Answer, keys: list[str | None]) -> AbstractAsyncContextManage
 
 
 async def right(data: dict[str, Any], count: int) -> web.StreamResponse:
+    if "query" in data:
+        ranking = sorted(((int(text.split()[1]), place) for place, text in enumerate(data["documents"])), reverse=True)
+        scores, indices = zip(*ranking, strict=True)
+        return web.json_response({"data": {"results": [{"indices": indices, "scores": scores}]}})
     texts = [data["text"]] if "text" in data else data["texts"]
     vectors = [np.array([1, int(text.split()[1])], dtype="<f4") for text in texts]
     if data["encoding"] == "openai":
@@ -168,7 +175,7 @@ async def test_limits_that_leave_too_few_cases_never_pass_and_hide_no_failure(pr
     async def wrong(data: dict[str, Any], count: int) -> web.StreamResponse:
         return web.json_response({"data": {"embeddings": [[-1.0, 0.0]]}})
 
-    texts = ["text 0", "text 01", "text 02", "text 003", "text 004"]
+    texts = ["text 0", "text 003", "text 02", "text 004", "text 04"]
     prepare(prepared, [case | {"text": text} for case, text in zip(CASES, texts, strict=True)])
     assert (await verdict(prepared, right, "--limit", "characters_per_text=7"))[1]["result"] == "Passed"
     status, found = await verdict(prepared, right, "--limit", "characters_per_text=6")

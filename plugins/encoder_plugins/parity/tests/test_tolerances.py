@@ -12,10 +12,33 @@ from encoder_plugins.plugin import resolve
 Bounds = Mapping[str, Mapping[str, tuple[float, float]]]
 
 EMBEDDINGS: Bounds = {
-    "float32": {"cosine": (0.999995, 0.99998), "max_abs_error": (5e-6, 2e-5)},
-    "float16": {"cosine": (0.9997, 0.999), "max_abs_error": (3e-3, 8e-3), "noise_ratio": (0.5, 1.0)},
-    "bfloat16": {"cosine": (0.997, 0.99), "max_abs_error": (2e-2, 5e-2), "noise_ratio": (2.0, 4.0)},
-    "fp8": {"cosine": (0.97, 0.92), "max_abs_error": (0.07, 0.2), "noise_ratio": (19.0, 27.0)},
+    "float32": {
+        "cosine": (0.999995, 0.99998),
+        "max_abs_error": (5e-6, 2e-5),
+        "score_error": (5e-6, 2e-5),
+        "rank_gap": (5e-6, 2e-5),
+    },
+    "float16": {
+        "cosine": (0.9997, 0.999),
+        "max_abs_error": (3e-3, 8e-3),
+        "noise_ratio": (0.5, 1.0),
+        "score_error": (3e-3, 8e-3),
+        "rank_gap": (3e-3, 8e-3),
+    },
+    "bfloat16": {
+        "cosine": (0.997, 0.99),
+        "max_abs_error": (2e-2, 5e-2),
+        "noise_ratio": (2.0, 4.0),
+        "score_error": (2e-2, 5e-2),
+        "rank_gap": (2e-2, 5e-2),
+    },
+    "fp8": {
+        "cosine": (0.97, 0.92),
+        "max_abs_error": (0.07, 0.2),
+        "noise_ratio": (19.0, 27.0),
+        "score_error": (0.15, 0.3),
+        "rank_gap": (0.15, 0.3),
+    },
 }
 MULTI_VECTORS: Bounds = {
     "float32": {

@@ -34,11 +34,12 @@ def encode(folder: str, texts: Sequence[str]) -> Array:
     return found
 
 
-def similarities(folder: str, queries: Sequence[str], documents: Sequence[str]) -> Array:
-    """Return the scores `[queries, documents]`."""
+def similarities(folder: str, queries: Sequence[str], documents: Sequence[str], dimensions: int | None = None) -> Array:
+    """Return the scores `[queries, documents]`; with ``dimensions`` those of vectors that are cut, and have length 1 again."""
     model = library(folder)
-    scores = model.similarity(model.encode_query(list(queries)), model.encode_document(list(documents)))
-    found: Array = scores.numpy()
+    options: dict[str, Any] = {"truncate_dim": dimensions, "normalize_embeddings": dimensions is not None}
+    query, document = model.encode_query(list(queries), **options), model.encode_document(list(documents), **options)
+    found: Array = model.similarity(query, document).numpy()
     return found
 
 

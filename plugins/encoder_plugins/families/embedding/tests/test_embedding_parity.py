@@ -15,6 +15,7 @@ from encoder_plugins.inputs.encodings import encode_base64
 # what it reads of a checkpoint plays no part here
 PARITY = EmbeddingParity(checkpoint=None)  # type: ignore[arg-type]
 PLAIN: dict[str, Any] = {"text": "a", **dict.fromkeys(PARITY.options)}
+SCORED = {**PLAIN, "id": "scored", "documents": ["b", "c", "d"]}
 THEIRS = np.array([0.6, 0.8, 0, 0, 0, 0, 0, 0], np.float32)
 
 
@@ -63,6 +64,43 @@ def test_another_shape_and_numbers_that_are_none_are_wrong(ours: Any) -> None:
         PARITY.compare(PLAIN, ours, {"vector": THEIRS})
 
 
+@pytest.mark.parametrize("dtype", list(PARITY.tolerances))
+def test_scores_may_change_places_only_where_they_are_close(dtype: str) -> None:
+    theirs = np.array([0.9, 0.5, 0.1], np.float32)
+
+    def within(ours: Any, scores: Any = theirs) -> bool:
+        metrics = PARITY.compare(SCORED, np.asarray(ours, np.float32), {"scores": scores}).metrics
+        assert metrics.keys() == {"score_error", "rank_gap"}
+        return all(bound.holds(metrics[bound.metric]) for bound in PARITY.tolerances[dtype] if bound.metric in metrics)
+
+    assert within(theirs + np.array([0, 1e-6, 0], np.float32))
+    assert not within(theirs[::-1])
+    assert not within(theirs + np.float32(0.3))
+    # an exchange of documents that are close is none, and cosines near 0 are compared as they are
+    close = np.array([0.5, 0.5 + 2e-6, 1e-3], np.float32)
+    assert within(close[[1, 0, 2]], close)
+    assert within([1e-3 + 5e-6], np.array([1e-3], np.float32))
+    # larger scores, as dot products are, in units of the largest
+    assert within(100 * theirs + np.float32(5e-4), 100 * theirs)
+    assert not within(100 * theirs[[1, 0, 2]], 100 * theirs)
+    with pytest.raises(WrongAnswer, match=r"shape \(2,\)"):
+        within(theirs[:2])
+
+
+def test_documents_are_scored_alone_and_only_by_the_route_that_can() -> None:
+    assert PARITY.body([SCORED], FLOAT) == {"data": {"query": "a", "documents": ["b", "c", "d"]}}
+    assert PARITY.group(SCORED, OPENAI) is None
+    assert PARITY.group(SCORED, FLOAT) != PARITY.group({**SCORED, "id": "other"}, FLOAT)
+    assert PARITY.weight(SCORED) == 3
+    answer = {"data": {"results": [{"indices": [2, 0, 1], "scores": [0.5, 0.25, 0.125]}]}}
+    for variant in (FLOAT, BASE64):
+        (found,) = PARITY.outputs(json.dumps(answer).encode(), [SCORED], variant)
+        assert found.tolist() == [0.25, 0.125, 0.5]
+    for ranking in ({"indices": [2, 0], "scores": [0.5, 0.25]}, {"indices": [2, 0, 1], "scores": [0.25, 0.5, 0.1]}):
+        with pytest.raises(WrongAnswer, match="each document once"):
+            PARITY.outputs(json.dumps({"data": {"results": [ranking]}}).encode(), [SCORED], FLOAT)
+
+
 def test_requests_have_what_their_cases_have() -> None:
     other = {**PLAIN, "text": "b"}
     options = {name: None for name in PARITY.options}
@@ -97,7 +135,7 @@ def test_all_encodings_of_an_answer_are_read() -> None:
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, THEIRS)
     for content in (b"", b"[]", b'{"data": {}}', b'{"data": {"embeddings": 3}}', b'{"data": {"embeddings": [["x"]]}}'):
-        with pytest.raises(WrongAnswer, match="holds no embeddings"):
+        with pytest.raises(WrongAnswer, match="neither embeddings nor scores"):
             PARITY.outputs(content, [PLAIN], FLOAT)
     # a verdict has little room
     with pytest.raises(WrongAnswer) as error:

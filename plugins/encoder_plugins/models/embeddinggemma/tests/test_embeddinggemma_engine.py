@@ -20,7 +20,7 @@ pytestmark = [
 # of the built-in cases: enough to show each mistake
 CASES = (
     *("sentence", "mixed-case", "chinese", "paragraph", "repeated-sentence", "long", "beyond-limit"),
-    *("query", "document", "title-0", "own-prompt", "size-128", "size-160-raw", "raw"),
+    *("query", "document", "title-0", "own-prompt", "size-128", "size-160-raw", "raw", "score-question"),
 )
 
 

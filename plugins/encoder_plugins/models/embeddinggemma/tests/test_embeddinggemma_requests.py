@@ -209,7 +209,8 @@ def test_every_request_of_the_parity_check_is_accepted(model: Path) -> None:
     for step in plans.plan(PARITY, cases):
         for batch in step.batches:
             body = json.dumps({"model": "gemma", **PARITY.body(batch.cases, batch.variant)}).encode()
-            assert len(own.parse(routes[batch.variant.route], body).token_ids) == len(batch.cases)
+            texts = sum(1 + len(case["documents"] or ()) for case in batch.cases)
+            assert len(own.parse(routes[batch.variant.route], body).token_ids) == texts
 
 
 def test_a_users_own_cases_are_completed_or_refused(model: Path) -> None:
@@ -228,6 +229,8 @@ def test_a_users_own_cases_are_completed_or_refused(model: Path) -> None:
         ({"text": "a", "input_type": "passage"}, "input_type is none of"),
         ({"text": "a", "dimensions": 100}, "dimensions is not one of 160, 128"),
         ({"text": "a", "normalize": "yes"}, "normalize is none of"),
+        ({"text": "a", "documents": []}, "documents is not a list of 1 to 64"),
+        ({"text": "a", "documents": ["b"], "dimensions": 128}, "dimensions is there, too"),
     ):
         with pytest.raises(Unsupported, match=says):
             PARITY.cases(model, [wrong])
