@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cohere
-import httpx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from encoder_checkpoints import colbert_builder
 from encoder_checkpoints.original import original
 from encoder_client import AsyncMultiVectorEncoder, InvalidRequestError, MultiVectorEncoder
 from encoder_client.tests import documented
 from encoder_plugins.families.retrieval import calibration
+from encoder_plugins.families.retrieval.parity import PARITY
+from encoder_plugins.families.retrieval.tests.scoring_routes import Scored
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype
 from encoder_plugins.models.moderncolbert.tests import tiny
@@ -75,20 +74,14 @@ def server(published: Path) -> Iterator[Server]:
             yield started
 
 
-@pytest.fixture
-def http() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=120) as client:
-        yield client
+@pytest.fixture(scope="module")
+def scored(server: Server, published: Path) -> Scored:
+    expected = library("similarities", published, QUERIES, FEW)
+    return Scored(server=server, name="colbert", parity=PARITY, queries=QUERIES, documents=FEW, expected=expected)
 
 
 def library(function: str, published: Path, *arguments: Any) -> Any:
     return original("sentence_transformers").call(f"{ORACLE}:{function}", str(published), *arguments)
-
-
-def expected_scores(published: Path, query: str, documents: list[str]) -> NDArray[np.float32]:
-    case = {"id": "one", "text": query, "input_type": "query", "documents": documents}
-    found: NDArray[np.float32] = library("outputs", published, [case])["one"]["scores"]
-    return found
 
 
 def test_a_thousand_documents_are_ranked_as_by_the_library(server: Server, published: Path) -> None:
@@ -124,49 +117,14 @@ def test_scores_do_not_depend_on_the_other_documents(server: Server) -> None:
         np.testing.assert_allclose(alone, by_index[number], rtol=1e-6)
 
 
-def test_the_official_client_of_cohere_ranks_documents(server: Server, http: httpx.Client, published: Path) -> None:
-    client = cohere.ClientV2(api_key="none", base_url=server.url, httpx_client=http)
-    expected = expected_scores(published, QUERIES[0], FEW)
-    found = client.rerank(model="colbert", query=QUERIES[0], documents=FEW, top_n=3)
-    assert [result.index for result in found.results] == np.argsort(-expected, kind="stable")[:3].tolist()
-    np.testing.assert_allclose(
-        [result.relevance_score for result in found.results], np.sort(expected)[::-1][:3], rtol=1e-5
-    )
-    assert found.id
-    assert found.meta is not None
-    assert found.meta.tokens is not None
-    assert (found.meta.tokens.input_tokens or 0) > len(FEW)
-    first = cohere.Client(api_key="none", base_url=server.url, httpx_client=http)
-    documents = [{"text": text} for text in FEW]
-    older = first.rerank(model="colbert", query=QUERIES[0], documents=documents, return_documents=True)
-    assert [result.index for result in older.results] == np.argsort(-expected, kind="stable").tolist()
-    assert [result.document.text for result in older.results if result.document] == [
-        FEW[result.index] for result in older.results
-    ]
-    with pytest.raises(cohere.BadRequestError, match="top_n"):
-        client.rerank(model="colbert", query=QUERIES[0], documents=FEW, top_n=0)
-    with pytest.raises(cohere.NotFoundError, match="another"):
-        client.rerank(model="another", query=QUERIES[0], documents=FEW)
+def test_every_route_gives_the_scores_of_the_library(scored: Scored) -> None:
+    scored.check_pooling()
+    scored.check_reranking()
+    scored.check_pairs()
 
 
-def test_jinas_and_vllms_routes_give_the_same_scores(server: Server, published: Path) -> None:
-    expected = expected_scores(published, QUERIES[0], FEW)
-    jina = {"model": "colbert", "query": QUERIES[0], "documents": FEW, "top_n": 2, "return_documents": True}
-    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-        answer = server.post(jina, path).json()
-        assert [one["document"]["text"] for one in answer["results"]] == [
-            FEW[place] for place in np.argsort(-expected, kind="stable")[:2]
-        ]
-        assert answer["usage"]["total_tokens"] > 0
-    for path, names in (("/score", ("text_1", "text_2")), ("/v1/score", ("queries", "documents"))):
-        one = server.post({names[0]: QUERIES[0], names[1]: FEW}, path).json()
-        np.testing.assert_allclose([pair["score"] for pair in one["data"]], expected, rtol=1e-5)
-        queries = [QUERIES[number % 2] for number in range(len(FEW))]
-        pairs = server.post({names[0]: queries, names[1]: FEW}, path).json()
-        wanted = [
-            expected_scores(published, query, [document])[0] for query, document in zip(queries, FEW, strict=True)
-        ]
-        np.testing.assert_allclose([pair["score"] for pair in pairs["data"]], wanted, rtol=1e-5)
+def test_the_official_clients_of_cohere_rank_documents(scored: Scored) -> None:
+    scored.check_cohere()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "binary"])

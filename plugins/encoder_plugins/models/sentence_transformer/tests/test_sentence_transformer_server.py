@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-import cohere
 import httpx
 import numpy as np
 import openai
@@ -26,8 +25,10 @@ from encoder_plugins.compatibility import installed_plugins, installed_vllm
 from encoder_plugins.errors import InvalidRequest
 from encoder_plugins.families.embedding.vectors import finish
 from encoder_plugins.families.retrieval import calibration
+from encoder_plugins.families.retrieval.tests.scoring_routes import Scored
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import EmbeddingDtype, Vectors
+from encoder_plugins.models.sentence_transformer.parity import PARITY
 from encoder_plugins.parity.client import versions
 from encoder_plugins.serving.tests.servers import Server, minilm, running
 
@@ -121,25 +122,17 @@ def test_every_encoding_holds_the_same_vectors(server: Server) -> None:
     np.testing.assert_array_equal(found, expected.astype(np.float16))
 
 
-def test_scores_are_the_cosines_of_the_library(server: Server) -> None:
+def test_scores_are_the_cosines_of_the_library_by_every_route(server: Server) -> None:
     queries, documents = TEXTS[:2], TEXTS[2:40]
     oracle = "encoder_plugins.families.embedding.tests.oracle:similarities"
-    source = str(server.artifact / "model")
-    expected = original("sentence_transformers").call(oracle, source, queries, documents)
-    answer = server.answer(queries=queries, documents=documents, top_k=5)
-    for found, scores in zip(answer["results"], expected, strict=True):
-        np.testing.assert_allclose(found["scores"], scores[found["indices"]], atol=1e-5)
-        np.testing.assert_allclose(found["scores"], np.sort(scores)[::-1][:5], atol=1e-5)
-    alone = server.post({"text_1": queries[0], "text_2": documents[:3]}, "/score").json()
-    np.testing.assert_allclose([pair["score"] for pair in alone["data"]], expected[0, :3], atol=1e-5)
-    with httpx.Client(timeout=120) as http:
-        client = cohere.ClientV2(api_key="none", base_url=server.url, httpx_client=http)
-        ranked = client.rerank(model="minilm", query=queries[1], documents=documents, top_n=3)
-        with pytest.raises(cohere.BadRequestError, match="top_n"):
-            client.rerank(model="minilm", query=queries[1], documents=documents, top_n=0)
-    np.testing.assert_allclose(
-        [result.relevance_score for result in ranked.results], np.sort(expected[1])[::-1][:3], atol=1e-5
+    expected = original("sentence_transformers").call(oracle, str(server.artifact / "model"), queries, documents)
+    scored = Scored(
+        server=server, name="minilm", parity=PARITY, queries=queries, documents=documents, expected=expected
     )
+    scored.check_pooling()
+    scored.check_reranking()
+    scored.check_pairs()
+    scored.check_cohere()
 
 
 @pytest.mark.soak
