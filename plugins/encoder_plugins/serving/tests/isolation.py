@@ -94,7 +94,42 @@ BY_WORD: Sequence[Mapping[str, Any]] = (
 BY_WORD_APART: Sequence[Mapping[str, Any]] = tuple(
     {name: value for name, value in data.items() if name != "max_labels"} for data in BY_WORD
 )
-OF_KINDS = {"_gliner": GLINER, "_gliner_rerank": BY_WORD, "_gliner_linker": BY_WORD_APART}
+# texts to be scored, of any length, one of them without a token that has a row in most checkpoints
+SCORED = (" ".join(WORDS[:3]), " ".join(WORDS), "?", " ".join(WORDS * 2), "Babbage")
+# of every retriever: one query and several, all documents and the best ones
+SCORES: Sequence[Mapping[str, Any]] = (
+    {"query": SCORED[0], "documents": SCORED},
+    {"queries": [SCORED[1], "London", SCORED[4]], "documents": SCORED[:3], "top_k": 2},
+    {"query": " ".join(WORDS * LONG), "documents": [" ".join(WORDS * LONG), SCORED[4]], "top_k": 1},
+)
+# of those with a vector for each token: rows of queries and documents, whole, cut and merged
+ROWS: Sequence[Mapping[str, Any]] = (
+    *SCORES,
+    {"texts": [SCORED[3], SCORED[0], SCORED[1]], "input_type": "document", "pool_factor": 2},
+    {"texts": SCORED[:2], "input_type": "query", "dimensions": 8, "return_tokens": True},
+    {"text": SCORED[3], "input_type": "document", "dimensions": 16},
+    {"text": SCORED[1], "input_type": "document", "dimensions": 8, "pool_factor": 3},
+)
+# of those with one vector: both sides of retrieval, whole and cut
+VECTORS: Sequence[Mapping[str, Any]] = (
+    *SCORES,
+    {"texts": SCORED, "input_type": "document"},
+    {"texts": SCORED[:2], "input_type": "query", "dimensions": 8, "normalize": True},
+)
+MATRYOSHKA: Sequence[Mapping[str, Any]] = (
+    *VECTORS[:-1],
+    {"texts": SCORED[:2], "input_type": "document", "titles": [None, "London"], "dimensions": 128},
+    {"text": SCORED[1], "input_type": "query", "dimensions": 128},
+    {"text": SCORED[1], "prompt": "", "normalize": False},
+)
+OF_KINDS = {
+    "_gliner": GLINER,
+    "_gliner_rerank": BY_WORD,
+    "_gliner_linker": BY_WORD_APART,
+    "colbert": ROWS,
+    "sentence_transformer": VECTORS,
+    "embeddinggemma": MATRYOSHKA,
+}
 
 
 class Engine:
@@ -162,7 +197,11 @@ def chosen(engine: Engine) -> list[list[Mapping[str, Any]]]:
     for case in sorted(engine.reference.cases, key=lambda case: len(json.dumps(case))):
         if engine.parity.weight(case) <= heaviest and (not INTERPRETED or is_short(case)):
             kinds.setdefault(engine.parity.group(case, engine.variant), []).append(case)
-    largest = sorted(kinds.values(), key=len, reverse=True)[:KINDS]
+    by_size = sorted(kinds.values(), key=len, reverse=True)
+    largest, scored = by_size[:KINDS], [cases for cases in by_size if cases[0].get("documents")]
+    # each is a kind of its own, and scores have bounds of their own
+    if scored and scored[0] not in largest:
+        largest[-1] = scored[0]
     # evenly from the shortest to the longest; where kernels are interpreted from the shorter half
     spread = [cases[: max(OF_EACH, len(cases) // 2)] if INTERPRETED else cases for cases in largest]
     return [cases[:: -(-len(cases) // OF_EACH)] for cases in spread]
@@ -216,6 +255,7 @@ def isolation(engine: Engine) -> dict[str, Any]:
         sent.append(add(number))
         if count < len(further):
             also.append((count, engine.add(further[count])))
+    also += [(count, engine.add(further[count])) for count in range(len(order), len(further))]
     mixes["side by side"] = answered(sent)
     # answered above already: the engine finishes everything that is in flight
     beside = [(count, json.loads(engine.answers([number])[0])) for count, number in also]
