@@ -75,6 +75,13 @@ def prompts(folder: Path) -> None:
     path.write_text(json.dumps(whole), encoding="utf-8")
 
 
+def by_distance(folder: Path) -> None:
+    """Scores by another similarity, which no vector shows."""
+    path = folder / "config_sentence_transformers.json"
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**whole, "similarity_fn_name": "euclidean"}), encoding="utf-8")
+
+
 def not_normalized(folder: Path) -> None:
     """The last module lost."""
     path = folder / "modules.json"
@@ -113,6 +120,7 @@ def all_mutants() -> Iterator[Mutant]:
     )
     yield Mutant("text lower-cased by the tokenizer", copied(tokenizer(lower_cased), "tokenizer.json"))
     yield Mutant("a prompt without its last space", copied(prompts, "config_sentence_transformers.json"))
+    yield Mutant("scores by another similarity", copied(by_distance, "config_sentence_transformers.json"))
     yield Mutant("vectors not normalised", copied(not_normalized, "modules.json"))
     yield Mutant("a text cut one token too early", limit(-1))
     # these are refused when the engine loads them: each needs another engine
