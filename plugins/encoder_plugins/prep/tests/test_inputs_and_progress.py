@@ -75,6 +75,8 @@ def test_equal_cases_have_one_name_however_they_are_written() -> None:
         ({"text": "a", "dimensions": 5}, "dimensions"),
         ({"text": "a", "normalize": "yes"}, "normalize"),
         ({"text": "a", "labels": []}, "labels"),
+        ({"text": "a", "documents": ["b", ""]}, "one of documents"),
+        ({"text": "a", "documents": ["b"], "prompt_name": "query"}, "prompt_name is there, too"),
         ({"text": "a", "id": "sentence"}, "sentence"),
         ({"text": "a", "id": ""}, "id"),
         ({"text": "a", "id": "x" * 65}, "id"),
@@ -86,13 +88,19 @@ def test_a_case_that_a_sentence_transformer_has_no_answer_to_is_refused(case: di
 
 
 def test_a_users_case_of_a_sentence_transformer_means_what_a_request_means() -> None:
-    (plain, full) = embedding_cases.user_cases(
-        [{"text": "a"}, {"text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False, "id": "b"}],
+    (plain, full, scored) = embedding_cases.user_cases(
+        [
+            {"text": "a"},
+            {"text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False, "id": "b"},
+            {"text": "c", "documents": ["d"]},
+        ],
         [],
         MODEL,
     )
-    assert plain == {"id": "user-0", "text": "a", "prompt_name": None, "dimensions": None, "normalize": None}
-    assert full == {"id": "b", "text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False}
+    open_ = {"prompt_name": None, "dimensions": None, "normalize": None, "documents": None}
+    assert plain == {"id": "user-0", "text": "a", **open_}
+    assert full == {**open_, "id": "b", "text": "b", "prompt_name": "query", "dimensions": 2, "normalize": False}
+    assert scored == {**open_, "id": "user-2", "text": "c", "documents": ["d"]}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,17 @@ def vectors(folder: str, cases: Sequence[Mapping[str, Any]]) -> list[Array]:
         return [reference.RECORDER.encode(library(folder), case) for case in cases]
 
 
+def outputs(folder: str, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
+    """Return the vector of each case, or its scores, as the recorder does."""
+    with reference.few_threads(Path(folder)):
+        return [
+            {"vector": reference.RECORDER.encode(library(folder), case)}
+            if case["documents"] is None
+            else {"scores": reference.score(library(folder), case)}
+            for case in cases
+        ]
+
+
 def encode(folder: str, texts: Sequence[str]) -> Array:
     """Return the vectors `[texts, dimensions]` of one call."""
     found: Array = library(folder).encode(list(texts))

@@ -6,6 +6,7 @@ which is the IO processor's way without the middleware.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from encoder_checkpoints.original import original
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
+from encoder_plugins.families.embedding.parity import FLOAT
 from encoder_plugins.models.sentence_transformer import checkpoint, parity
 from encoder_plugins.models.sentence_transformer.encoders import ENCODERS, encoder_of
 from encoder_plugins.models.sentence_transformer.tests import conversion_mutants, tiny
@@ -76,7 +78,7 @@ def engine() -> Iterator[Callable[..., Answer]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_encoder_gives_the_vectors_of_the_library(
+def test_an_encoder_gives_the_vectors_and_scores_of_the_library(
     name: str, engine: Callable[..., Answer], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     source = tiny.build(name, tmp_path)
@@ -87,21 +89,22 @@ def test_an_encoder_gives_the_vectors_of_the_library(
     answer = engine(model)
     cases = embedding_cases.cases(checkpoint.CHECKPOINT.read(model))
     worst = 0.0
-    for case, expected in zip(cases, by_library("vectors", source, cases), strict=True):
-        data = {key: value for key, value in case.items() if key != "id"}
-        found = np.array(answer(**data)["embeddings"][0], dtype=np.float32)
-        metrics = parity.PARITY.compare(case, found, {"vector": expected}).metrics
-        worst = max(worst, metrics["max_abs_error"])
-        assert all(bound.holds(metrics[bound.metric]) for bound in parity.PARITY.tolerances["float32"]), (case, metrics)
+    bounds = {bound.metric: bound for bound in parity.PARITY.tolerances["float32"]}
+    measured = set()
+    for case, expected in zip(cases, by_library("outputs", source, cases), strict=True):
+        data = answer(**parity.PARITY.body([case], FLOAT)["data"])
+        (found,) = parity.PARITY.outputs(json.dumps({"data": data}).encode(), [case], FLOAT)
+        metrics = parity.PARITY.compare(case, found, expected).metrics
+        worst = max(worst, metrics.get("max_abs_error", 0.0))
+        assert all(bounds[name].holds(value) for name, value in metrics.items()), (case, metrics)
+        measured |= metrics.keys()
+    assert measured == bounds.keys()
     record_property("worst", worst)
     # as many in a prompt as fit, where the encoder is ours
     texts = [case["text"] for case in cases]
     together = np.array(answer(texts=texts, encoding="float")["embeddings"], dtype=np.float32)
     expected = by_library("encode", source, texts)
     np.testing.assert_allclose(together, expected, atol=1e-5 * max(1.0, float(np.abs(together).max())))
-    ranked = [result["scores"] for result in answer(queries=texts[:2], documents=texts[2:9])["results"]]
-    scores = by_library("similarities", source, texts[:2], texts[2:9])
-    np.testing.assert_allclose(ranked, -np.sort(-scores, axis=1), atol=1e-5 * max(1.0, float(np.abs(scores).max())))
 
 
 def test_no_mistake_in_conversion_passes(tmp_path: Path) -> None:
