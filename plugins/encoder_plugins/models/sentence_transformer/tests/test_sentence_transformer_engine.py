@@ -90,7 +90,7 @@ def test_an_encoder_gives_the_vectors_and_scores_of_the_library(
     cases = embedding_cases.cases(checkpoint.CHECKPOINT.read(model))
     worst = 0.0
     bounds = {bound.metric: bound for bound in parity.PARITY.tolerances["float32"]}
-    measured = set()
+    measured: set[str] = set()
     for case, expected in zip(cases, by_library("outputs", source, cases), strict=True):
         data = answer(**parity.PARITY.body([case], FLOAT)["data"])
         (found,) = parity.PARITY.outputs(json.dumps({"data": data}).encode(), [case], FLOAT)
