@@ -254,7 +254,7 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     for further in found.auxiliary:
         common += ["--auxiliary", f"{further.repo}@{further.revision}"]
     for entry in model.spec.label_sets:
-        common += ["--label-set", f"{entry.name}={_place(entry)}@{entry.sha256}"]
+        common += ["--label-set", f"{entry.name}={_location(entry)}@{entry.sha256}"]
     if model.inputs_hash:
         # the Job fails if the mounted content does not match the artifact key
         common += ["--inputs", f"{_INPUTS}/inputs.json", "--inputs-sha256", model.inputs_hash]
@@ -274,7 +274,7 @@ def _arguments(model: EncoderModel, key: str, settings: Settings) -> list[str]:
     return ["prepare", model.plugin.name, where, output, *options, *common]
 
 
-def _place(label_set: LabelSet) -> str:
+def _location(label_set: LabelSet) -> str:
     """Return where a label set is, as the prep command reads it."""
     if (hub := label_set.hugging_face) is not None:
         return f"hf://{'datasets/' if hub.type == 'dataset' else ''}{hub.repo}@{hub.revision}/{hub.path}"

@@ -186,15 +186,21 @@ def test_a_length_is_refused_by_the_file_that_has_it(file: str, field: str, tmp_
 
 
 def test_a_limit_of_tokens_beyond_the_positions_is_refused_where_texts_are_cut_by_it(tmp_path: Path) -> None:
-    published = tiny.build("pylate", tmp_path)
-    (published / "sentence_bert_config.json").write_text('{"max_seq_length": 129}')
-    CHECKPOINT.check(published, {})
-    library = json.loads((published / "config_sentence_transformers.json").read_text())
-    (published / "config_sentence_transformers.json").write_text(json.dumps({**library, "document_length": None}))
+    pylate, own = tiny.build("pylate", tmp_path), tiny.build(tiny.XLM_ROBERTA, tmp_path)
+    for published in (pylate, own):
+        (published / "sentence_bert_config.json").write_text('{"max_seq_length": 129}')
+    # PyLate's format has a length of its own: what the file says, or PyLate's 180
+    CHECKPOINT.check(pylate, {})
+    library = json.loads((pylate / "config_sentence_transformers.json").read_text())
+    (pylate / "config_sentence_transformers.json").write_text(json.dumps({**library, "document_length": None}))
+    with pytest.raises(
+        Unsupported, match=r"config_sentence_transformers.json: .* up to 180 tokens, .* only 128 positions"
+    ):
+        CHECKPOINT.check(pylate, {})
     with pytest.raises(Unsupported, match=r"sentence_bert_config.json: max_seq_length is 129, .* only 128 positions"):
-        CHECKPOINT.check(published, {})
-    (published / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
-    CHECKPOINT.check(published, {})
+        CHECKPOINT.check(own, {})
+    (own / "sentence_bert_config.json").write_text('{"max_seq_length": 128}')
+    CHECKPOINT.check(own, {})
 
 
 def test_a_text_with_the_token_that_positions_leave_out_is_refused(tmp_path: Path) -> None:
