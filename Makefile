@@ -146,9 +146,11 @@ e2e-node: prerequisites setup ## the half of it that runs pods
 	$(PYTEST) e2e/node -m "cluster and not soak" --timeout 1200
 	$(TOGETHER) $(PROCESSES) --dist loadfile --no-loadscope-reorder e2e/cases -m "not soak" --timeout 1200
 
+BUCKET_TESTS := $(addprefix plugins/encoder_plugins/prep/tests/,test_prepare_from_bucket.py test_label_sets_from_a_bucket.py)
+
 # each process has API servers of its own. Beside the other half two of them keep both cores busy
 e2e-api: prerequisites setup ## the half of it that needs an API server, an S3 server, or Helm
-	$(TOGETHER) $(PROCESSES) --dist worksteal e2e/api e2e/chart $(wildcard plugins/encoder_plugins/prep/tests/test_*_from_*bucket.py) -m "not soak" --timeout 1200
+	$(TOGETHER) $(PROCESSES) --dist worksteal e2e/api e2e/chart $(BUCKET_TESTS) -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
 	$(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/bench e2e/api e2e/cases

@@ -27,6 +27,7 @@ from encoder_plugins.parity.plan import Batch
 from encoder_plugins.parity.protocol import Parity
 from encoder_plugins.parity.verdict import Finding
 from encoder_plugins.plugin import resolve
+from encoder_plugins.prep.tests.changed_checkpoint import change
 
 CLIENTS = 16
 # test_apply_to_answer has its checkpoint, as it is published
@@ -78,9 +79,7 @@ def for_stanza(sample: Sample) -> Sample:
 
     def build(folder: Path) -> Path:
         built = sample.build(folder)
-        file = built / "gliner_config.json"
-        config = json.loads(file.read_text(encoding="utf-8"))
-        file.write_text(json.dumps({**config, "words_splitter_type": "stanza"}), encoding="utf-8")
+        change(built, words_splitter_type="stanza")
         return built
 
     return replace(sample, build=build)

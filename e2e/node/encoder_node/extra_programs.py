@@ -100,7 +100,7 @@ def program(name: str, settings: Settings | None = None) -> Path:
 
 def fingerprint(step: Step) -> str:
     """Returns what distinguishes one build of a program from another."""
-    digest = hashlib.sha256(repr((step, step.tags, programs.COMPILER)).encode())
+    digest = hashlib.sha256(repr((step, step.tags, programs.COMPILER_FLAGS)).encode())
     folder = TOOLS / step.module
     for file in (folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))):
         digest.update(file.read_bytes())

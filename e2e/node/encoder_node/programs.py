@@ -24,10 +24,10 @@ PAUSE_VERSION = "3.10.2"
 PAUSE_IMAGE = f"localhost/pause:{PAUSE_VERSION}"
 COREDNS = "github.com/coredns/coredns"
 PINS = ("kubernetes/go.mod", "kubernetes/go.sum", "node/go.mod", "node/go.sum", "node/coredns/main.go")
-"""What is built and of which sources, in the folder `tools`."""
-# Nobody debugs these, and a build is mostly compiling: without tables for debuggers and without inlining it takes two thirds. The
-# standard library is small, and much of what programs do often is in it
-COMPILER = ("-gcflags=all=-dwarf=false -l", "-gcflags=std=-dwarf=false")
+"""The files of the folder `tools` that decide what is built."""
+# Nobody debugs these programs, and a build is mostly compiling, which takes two thirds of the time without tables for debuggers and
+# without inlining. The standard library is inlined: it is small, and programs spend much of their time in it
+COMPILER_FLAGS = ("-gcflags=all=-dwarf=false -l", "-gcflags=std=-dwarf=false")
 KUBERNETES = "k8s.io/kubernetes"
 
 
@@ -120,12 +120,23 @@ def go_build(step: Step, folder: Path, version: str) -> list[str]:
         linker += ["-extldflags", "-static"]
         tags = ["-tags", "seccomp,netgo,osusergo"]
     target = str(folder / step.name) if step.name else f"{folder}/"
-    return ["go", "build", "-trimpath", *COMPILER, *tags, "-ldflags", " ".join(linker), "-o", target, *step.packages]
+    return [
+        "go",
+        "build",
+        "-trimpath",
+        *COMPILER_FLAGS,
+        *tags,
+        "-ldflags",
+        " ".join(linker),
+        "-o",
+        target,
+        *step.packages,
+    ]
 
 
 def fingerprint(files: Mapping[str, bytes]) -> str:
     """Returns the name of the folder for these files of `PINS` and this recipe."""
-    digest = hashlib.sha256(repr((STEPS, COMPILER, PAUSE_VERSION, system_images.LAYOUT)).encode())
+    digest = hashlib.sha256(repr((STEPS, COMPILER_FLAGS, PAUSE_VERSION, system_images.LAYOUT)).encode())
     for name in sorted(files):
         digest.update(name.encode() + b"\0" + files[name] + b"\0")
     return digest.hexdigest()[:16]
