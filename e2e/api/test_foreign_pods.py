@@ -27,6 +27,7 @@ def foreign(kube: Kube) -> Iterator[str]:
 
 
 @pytest.mark.complaint(22)
+@pytest.mark.soak
 def test_two_thousand_foreign_pods_do_not_raise_the_operators_memory(
     plane: Plane, scene: Scene, stand_in: StandIn, operator: OperatorProcess, foreign: str
 ) -> None:

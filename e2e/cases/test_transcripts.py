@@ -6,6 +6,8 @@
 import json
 import os
 
+import pytest
+
 from encoder_platform import kubectl_plugin, transcripts
 from encoder_platform.space import Space
 from encoder_platform.transcripts import PAGE, Command, Recorder
@@ -13,6 +15,7 @@ from encoder_platform.transcripts import PAGE, Command, Recorder
 OTHER_POOLING = ["--pooler-config", json.dumps({"seq_pooling_type": "CLS"})]
 
 
+@pytest.mark.soak
 def test_what_kubectl_shows(space: Space) -> None:
     recorder = Recorder(space.kube, space.name)
     sections: dict[str, list[Command]] = {}

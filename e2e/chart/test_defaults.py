@@ -43,8 +43,8 @@ def test_a_second_operator_stands_by_because_new_pods_wait_for_one(helm: Helm) -
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
 
 
-def test_the_first_model_of_the_notes_is_accepted(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
-    on_it = cluster(either_helm)
+def test_the_first_model_of_the_notes_is_accepted(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+    on_it = cluster(helm)
     output = on_it.run("upgrade", "--install", chart.RELEASE, str(chart.CHART), "--namespace", chart.NAMESPACE)
     wait_for("the EncoderModel API", lambda: established(kube), seconds=30)
     (block,) = re.findall(r"<<'EOF'\n(.*?)\n *EOF$", output, re.DOTALL | re.MULTILINE)

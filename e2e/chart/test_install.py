@@ -114,32 +114,32 @@ def test_models_and_pods_outlive_upgrade_rollback_and_uninstall(
     assert (model(kube), pods(kube)) == before
 
 
-def test_a_release_of_another_name_takes_over_what_was_left(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
-    helm = cluster(either_helm)
-    helm.upgrade(chart.CHART)
+def test_a_release_of_another_name_takes_over_what_was_left(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+    on_it = cluster(helm)
+    on_it.upgrade(chart.CHART)
     serve(kube)
     before = model(kube)
-    helm.run("uninstall", chart.RELEASE, "--namespace", chart.NAMESPACE)
+    on_it.run("uninstall", chart.RELEASE, "--namespace", chart.NAMESPACE)
     other = ("upgrade", "--install", "other", str(chart.CHART), "--namespace", chart.NAMESPACE)
     with pytest.raises(HelmError, match="invalid ownership metadata"):
-        helm.run(*other)
-    helm.run(*other, "--take-ownership")
+        on_it.run(*other)
+    on_it.run(*other, "--take-ownership")
     assert model(kube) == before
-    helm.run("uninstall", "other", "--namespace", chart.NAMESPACE)
+    on_it.run("uninstall", "other", "--namespace", chart.NAMESPACE)
 
 
-def test_without_keep_the_crd_is_deleted_with_the_release(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
-    helm = cluster(either_helm)
-    helm.upgrade(chart.CHART, values={"crds": {"keep": False}})
+def test_without_keep_the_crd_is_deleted_with_the_release(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+    on_it = cluster(helm)
+    on_it.upgrade(chart.CHART, values={"crds": {"keep": False}})
     assert kube.get(CRD, CRD_NAME) is not None
-    helm.run("uninstall", chart.RELEASE, "--namespace", chart.NAMESPACE)
+    on_it.run("uninstall", chart.RELEASE, "--namespace", chart.NAMESPACE)
     wait_for("the definition gone", lambda: kube.get(CRD, CRD_NAME) is None, seconds=30)
 
 
-def test_one_operator_becomes_two_and_one_again(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
-    helm = cluster(either_helm)
+def test_one_operator_becomes_two_and_one_again(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+    on_it = cluster(helm)
     for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate")):
-        helm.upgrade(chart.CHART, values={"replicas": replicas})
+        on_it.upgrade(chart.CHART, values={"replicas": replicas})
         operator = kube.get(DEPLOYMENT, "encoder-operator", chart.NAMESPACE)
         assert operator is not None
         assert (operator["spec"]["replicas"], operator["spec"]["strategy"]["type"]) == (replicas, strategy)
@@ -147,10 +147,10 @@ def test_one_operator_becomes_two_and_one_again(either_helm: Helm, cluster: OnCl
         assert (budget is not None) == (replicas > 1)
 
 
-def test_a_release_with_a_misspelt_value_changes_nothing(either_helm: Helm, cluster: OnCluster, kube: Kube) -> None:
-    helm = cluster(either_helm)
+def test_a_release_with_a_misspelt_value_changes_nothing(helm: Helm, cluster: OnCluster, kube: Kube) -> None:
+    on_it = cluster(helm)
     with pytest.raises(HelmError, match="replicaz"):
-        helm.upgrade(chart.CHART, values={"replicaz": 2})
+        on_it.upgrade(chart.CHART, values={"replicaz": 2})
     assert kube.get(CRD, CRD_NAME) is None
 
 

@@ -7,19 +7,27 @@ checkpoint as users publish it, and `DEMO`, the data of a request that shows som
 from __future__ import annotations
 
 import argparse
+import fcntl
+import hashlib
 import importlib
 import importlib.util
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import encoder_plugins
 from encoder_plugins import catalog
 from encoder_plugins.plugin import Plugin
+from encoder_plugins.prep import reference_environment
 
 FILE = "tests/sample.py"
+_PLUGINS = Path(encoder_plugins.__file__).parent.parent
+_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,59 @@ def of(plugin: Plugin) -> Sample:
 
 
 def prepare(sample: Sample, folder: Path, *options: str) -> Path:
-    """Build a plugin's sample checkpoint and prepare it as the prep image does, with options of the command; return the artifact's folder."""
+    """Build a plugin's sample checkpoint and prepare it as the prep image does, with options of the command.
+
+    The same code has the same outcome, which several suites want: without options they copy it from a cache outside the checkout.
+
+    Args:
+        sample: Of a plugin.
+        folder: Gets sources/PLUGIN and artifacts/PLUGIN.
+        options: Of ``encoder-plugins prepare``.
+
+    Returns:
+        The artifact's folder.
+
+    Raises:
+        RuntimeError: It could not be prepared.
+    """
+    artifact = folder / "artifacts" / sample.name
+    if options:
+        return _prepare(sample, folder, *options)
+    if not artifact.exists():
+        _copy_prepared(sample, folder)
+    return artifact
+
+
+def _copy_prepared(sample: Sample, folder: Path) -> None:
+    """Copy a sample and its artifact from the cache, which has them as today's code makes them and no others."""
+    lock = _PLUGINS.parent / "images" / "reference" / sample.plugin.reference_library / "requirements.lock"
+    key = hashlib.sha256(f"{sample.name} {_code()}".encode() + lock.read_bytes())
+    place = reference_environment.cache().with_name("samples") / sample.name
+    prepared = place / key.hexdigest()[:24]
+    place.mkdir(parents=True, exist_ok=True)
+    with place.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not prepared.exists():
+            for outdated in place.iterdir():
+                shutil.rmtree(outdated)
+            partial = place / "partial"
+            _prepare(sample, partial)
+            partial.rename(prepared)
+        shutil.copytree(prepared, folder, symlinks=True, dirs_exist_ok=True)
+
+
+@cache
+def _code() -> str:
+    """Return a digest of everything that decides what a sample and its artifact are."""
+    files = [*_PLUGINS.joinpath("encoder_plugins").rglob("*.py"), *_HERE.rglob("*.py"), *_HERE.rglob("*.json")]
+    digests = [
+        (str(path.relative_to(_PLUGINS.parent)), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(files)
+    ]
+    return hashlib.sha256(repr((digests, sys.version)).encode()).hexdigest()
+
+
+def _prepare(sample: Sample, folder: Path, *options: str) -> Path:
     from encoder_checkpoints.recording import by_workers
     from encoder_plugins.__main__ import main
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 import argparse
 import sys
 
+from encoder_plugins import collector
 from encoder_plugins.serving import signals
 
 
 def main() -> int:
     """Parse vLLM's own arguments, serve, and return the exit status."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.logger import configure_logging_from_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    with collector.stopped():
+        from vllm.entrypoints.cli.serve import ServeSubcommand
+        from vllm.entrypoints.launchers.api_server import entry  # noqa: F401 - `_serve` needs it
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+        from vllm.logger import configure_logging_from_args
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from encoder_plugins.serving import interrupts
-    from encoder_plugins.serving.http.app import Application
+        from encoder_plugins.serving import interrupts
+        from encoder_plugins.serving.http.app import Application
 
     cli_env_setup()
     arguments = make_arg_parser(FlexibleArgumentParser(prog="encoder_plugins.serving.server")).parse_args()

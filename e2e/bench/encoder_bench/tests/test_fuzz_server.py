@@ -12,7 +12,7 @@ from encoder_bench.fuzz_bodies import Maker, Shape
 from encoder_checkpoints import samples
 from encoder_plugins import catalog
 
-SLICE = 1_500
+SLICE = 600
 WHOLE = 10_000
 PLUGIN = "deberta_gliner"
 

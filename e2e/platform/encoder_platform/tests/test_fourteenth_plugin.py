@@ -136,6 +136,7 @@ def text(path: Path) -> str | None:
         return None
 
 
+@pytest.mark.soak
 def test_only_generated_files_change_beside_the_folder_and_the_lock(followed: Followed) -> None:
     assert followed.changed() == {
         "charts/encoder-operator/files/crds/encodermodels.encoders.dev.yaml",
@@ -150,6 +151,7 @@ def test_only_generated_files_change_beside_the_folder_and_the_lock(followed: Fo
     assert all(f"`{path}`" in page for path in followed.changed() if "files/crds" not in path)
 
 
+@pytest.mark.soak
 def test_its_tests_passed_with_the_engine_among_them(followed: Followed) -> None:
     passed = re.search(r"^\S*=* ?(\d+) passed", followed.output, re.MULTILINE)
     assert passed, followed.output[-2000:]
@@ -158,6 +160,7 @@ def test_its_tests_passed_with_the_engine_among_them(followed: Followed) -> None
     assert "deselected" not in followed.output
 
 
+@pytest.mark.soak
 def test_the_library_has_a_lock_and_recorded_in_an_environment_made_from_it(followed: Followed) -> None:
     lock = (followed.root / "images" / "reference" / LIBRARY / "requirements.lock").read_text()
     for pin in followed.files[f"images/reference/{LIBRARY}/requirements.in"].split():
@@ -169,6 +172,7 @@ def test_the_library_has_a_lock_and_recorded_in_an_environment_made_from_it(foll
     assert json.loads((artifact / "MANIFEST.json").read_text())["plugin"] == NAME
 
 
+@pytest.mark.soak
 def test_the_cluster_accepts_it(followed: Followed) -> None:
     definition = yaml.safe_load((followed.root / "crds" / "encodermodels.encoders.dev.yaml").read_text())
     (version,) = definition["spec"]["versions"]
@@ -177,6 +181,7 @@ def test_the_cluster_accepts_it(followed: Followed) -> None:
     assert NAME in yaml.safe_load((followed.root / "charts/encoder-operator/files/plugins.yaml").read_text())
 
 
+@pytest.mark.soak
 def test_it_has_images_and_prep_gets_the_lock(followed: Followed) -> None:
     bake = json.loads((followed.root / "images" / "docker-bake.json").read_text())
     assert bake["target"][f"prep-{NAME}"]["args"] == {"PLUGIN": NAME, "REFERENCE": LIBRARY}
@@ -184,6 +189,7 @@ def test_it_has_images_and_prep_gets_the_lock(followed: Followed) -> None:
     assert f"engine-{NAME}-cuda" in bake["group"]["default"]["targets"]
 
 
+@pytest.mark.soak
 def test_it_is_in_the_documentation(followed: Followed) -> None:
     (row,) = (line for line in (followed.root / "docs/plugins.md").read_text().splitlines() if NAME in line)
     assert "`PassageVectorsPluginModel`" in row

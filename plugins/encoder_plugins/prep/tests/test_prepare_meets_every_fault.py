@@ -36,8 +36,11 @@ ONE_PREP = Path(__file__).with_name("dying_prep.py")
 )
 @pytest.mark.parametrize(
     ("fault", "damaged"),
-    [("kill", False), ("torn", False), ("kill", True)],
-    ids=["before", "within", "instead-of-a-damaged-one"],
+    [
+        pytest.param("kill", False, marks=pytest.mark.soak, id="before"),
+        pytest.param("torn", False, marks=pytest.mark.soak, id="within"),
+        pytest.param("kill", True, id="instead-of-a-damaged-one"),
+    ],
 )
 def test_a_prep_that_is_killed_at_any_write_does_no_harm(
     memory: Path, checkpoint: Path, fault: str, damaged: bool
@@ -63,7 +66,8 @@ def test_a_volume_that_is_full_at_any_write_is_reported(memory: Path, checkpoint
     assert found["happened"]["full"] >= needing > 40
 
 
-@pytest.mark.parametrize("fault", ["kill", pytest.param("full", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", ["kill", "full"])
 def test_a_tar_meets_the_same(memory: Path, checkpoint: Path, tmp_path: Path, fault: str) -> None:
     (tmp_path / "www").mkdir()
     with tarfile.open(tmp_path / "www" / "tiny.tar.gz", "w:gz") as tar:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from encoder_checkpoints import recording
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
 from encoder_plugins.artifact import reference as references
@@ -33,7 +34,7 @@ PLUGIN = catalog.get("sentence_transformer")
 
 
 def record(checkpoint: Path) -> Mapping[str, Arrays]:
-    return reference_environment.record(PLUGIN, checkpoint, {}, PARITY.cases(checkpoint, ())).outputs
+    return recording.record(PLUGIN, checkpoint, {}, PARITY.cases(checkpoint, ())).outputs
 
 
 def test_a_case_has_its_vector_in_both_dtypes_and_choices_are_those_of_the_library(checkpoint: Path) -> None:
@@ -44,16 +45,16 @@ def test_a_case_has_its_vector_in_both_dtypes_and_choices_are_those_of_the_libra
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
     cases = PARITY.cases(checkpoint, ())
-    recording = reference_environment.record(PLUGIN, checkpoint, {}, cases)
-    assert recording.about["library"] == "sentence-transformers 6.2.0"
-    assert recording.outputs.keys() == {case["id"] for case in cases}
+    found = reference_environment.record(PLUGIN, checkpoint, {}, cases)
+    assert found.about["library"] == "sentence-transformers 6.2.0"
+    assert found.outputs.keys() == {case["id"] for case in cases}
     for case in cases:
         scored, vector = {"scores": (len(case["documents"] or ()),)}, (case["dimensions"] or 8,)
-        arrays = recording.outputs[case["id"]]
+        arrays = found.outputs[case["id"]]
         assert {name: array.shape for name, array in arrays.items()} == (
             scored if case["documents"] else dict.fromkeys(("vector", "vector_bfloat16"), vector)
         )
-    expected = {name: arrays["vector"] for name, arrays in recording.outputs.items() if "vector" in arrays}
+    expected = {name: arrays["vector"] for name, arrays in found.outputs.items() if "vector" in arrays}
     raw, normal = expected["raw"], expected["sentence"]
     assert not np.isclose(np.linalg.norm(raw), 1)
     np.testing.assert_allclose(unit(raw[None])[0], normal, atol=1e-6)
@@ -62,9 +63,9 @@ def test_a_case_has_its_vector_in_both_dtypes_and_choices_are_those_of_the_libra
     np.testing.assert_allclose(expected["dimensions-half-unit"], unit(normal[None, :4])[0], atol=1e-6)
     assert not np.array_equal(expected["prompt-0"], expected["sentence"])
     # the second dtype is a computation of its own, and close
-    rounded = recording.outputs["sentence"]["vector_bfloat16"]
+    rounded = found.outputs["sentence"]["vector_bfloat16"]
     assert 0 < np.abs(rounded - normal).max() < 0.05
-    # twice gives the same bits
+    # another process computes the same bits
     again = record(checkpoint)
     assert all(np.array_equal(again[name]["vector"], expected[name]) for name in expected)
 
@@ -73,7 +74,7 @@ def test_a_checkpoint_that_the_library_cannot_load_is_refused_and_not_tried_agai
     cases = PARITY.cases(checkpoint, ())
     (checkpoint / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(Unsupported, match="sentence-transformers cannot load it"):
-        reference_environment.record(PLUGIN, checkpoint, {}, cases)
+        recording.record(PLUGIN, checkpoint, {}, cases)
 
 
 def test_a_text_that_the_library_fails_on_is_refused_with_the_fields(checkpoint: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_text_that_the_library_fails_on_is_refused_with_the_fields(checkpoint:
     path.write_text(json.dumps({"max_seq_length": 64, "do_lower_case": True}), encoding="utf-8")
     (case,) = (case for case in PARITY.cases(checkpoint, ()) if case["id"] == "beyond-limit")
     with pytest.raises(Unsupported, match=r"beyond-limit: max_seq_length .* is 64, .* max_position_embeddings only 32"):
-        reference_environment.record(PLUGIN, checkpoint, {}, [case])
+        recording.record(PLUGIN, checkpoint, {}, [case])
 
 
 def test_positions_that_no_text_has_are_not_counted(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_positions_that_no_text_has_are_not_counted(tmp_path: Path) -> None:
     (checkpoint / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 130}))
     (case,) = (case for case in PARITY.cases(checkpoint, ()) if case["id"] == "beyond-limit")
     with pytest.raises(Unsupported, match=r"is 130, .* only 130, of which no text has the first 2"):
-        reference_environment.record(PLUGIN, checkpoint, {}, [case])
+        recording.record(PLUGIN, checkpoint, {}, [case])
 
 
 @pytest.mark.parametrize("library", sorted({plugin.reference_library for plugin in catalog.plugins().values()}))

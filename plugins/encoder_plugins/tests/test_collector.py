@@ -1,0 +1,26 @@
+"""The garbage collector rests while a library is imported, and works again afterwards, whatever the import does."""
+
+import gc
+
+import pytest
+
+from encoder_plugins import collector
+
+
+def test_it_works_again_after_an_import_that_fails() -> None:
+    before = gc.get_freeze_count()
+    with pytest.raises(ImportError), collector.stopped():
+        made = [[] for _ in range(10)]
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()
+    # what the block made is not looked through again
+    assert gc.get_freeze_count() >= before + len(made)
+    gc.unfreeze()
+
+
+def test_it_runs_less_often_and_still_runs() -> None:
+    before = gc.get_threshold()
+    collector.run_seldom()
+    assert before[0] <= collector.OBJECTS == gc.get_threshold()[0]
+    gc.set_threshold(*before)
