@@ -12,6 +12,8 @@ CLAIM = ("v1", "PersistentVolumeClaim")
 NO_PODS = {"accelerator": "cpu", "replicas": 0}
 KEYS = {"AWS_ACCESS_KEY_ID": "encoder-tests", "AWS_SECRET_ACCESS_KEY": "secret-of-the-object-store"}
 S3, WEB = 7070, 8081
+NEARBY = ("bucket", "folder")
+EVERY = (*NEARBY, "tar", "branch")
 
 # the checkpoint that the hub serves, as a bucket, as a tar and as a folder of a volume; prints the tar's digest
 FURNISH = """
@@ -99,7 +101,8 @@ def volume(size: str, policy: str) -> Body:
 
 
 @pytest.mark.complaint(5)
-def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -> None:
+@pytest.mark.parametrize("kinds", [NEARBY, pytest.param(EVERY, marks=pytest.mark.soak)], ids=["two", "every"])
+def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space, kinds: tuple[str, ...]) -> None:
     digest, host = store(space), f"store.{space.name}.svc"
     bucket = {
         "uri": "s3://models/search/v3",
@@ -107,25 +110,29 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
         "region": "us-east-1",
         "credentialsSecretRef": {"name": "store-keys"},
     }
-    tar = {"url": f"http://{host}:{WEB}/minilm.tar", "sha256": digest}
     branch = {
         "repo": manifests.REPOSITORY,
         "revision": "main",
         "allowMutableRevision": True,
         "endpoint": manifests.HUB_ENDPOINT,
     }
-    space.apply_model("bucket", source={"s3": bucket}, storage=volume("1Gi", "Delete"), serving=NO_PODS)
-    space.apply_model("tar", source={"http": tar}, storage=volume("1Gi", "Retain"), serving=NO_PODS)
-    space.apply_model("branch", source={"huggingFace": branch}, serving=NO_PODS)
+    sources: dict[str, Body] = {
+        "bucket": {"s3": bucket},
+        "folder": {"pvc": {"claimName": "checkpoints", "path": "search/v3"}},
+        "tar": {"http": {"url": f"http://{host}:{WEB}/minilm.tar", "sha256": digest}},
+        "branch": {"huggingFace": branch},
+    }
+    storage: dict[str, Body] = {"bucket": volume("1Gi", "Delete"), "folder": volume("1Gi", "Retain")}
     before = in_store(space, STATE)
-    space.apply_model("folder", source={"pvc": {"claimName": "checkpoints", "path": "search/v3"}}, serving=NO_PODS)
-    found = {name: space.wait_current("ArtifactReady", name) for name in ("bucket", "tar", "branch", "folder")}
-    artifacts = {name: model["status"]["artifact"] for name, model in found.items()}
-    assert artifacts["branch"]["resolvedRevision"] == space.revision
-    assert artifacts["tar"]["resolvedRevision"] == digest
-    assert artifacts["bucket"]["resolvedRevision"]
-    assert len(artifacts["folder"]["resolvedRevision"]) == 64
-    assert len({artifact["key"] for artifact in artifacts.values()}) == 4
+    for name in kinds:
+        space.apply_model(name, source=sources[name], storage=storage.get(name), serving=NO_PODS)
+    artifacts = {name: space.wait_current("ArtifactReady", name)["status"]["artifact"] for name in kinds}
+    found = {name: artifact["resolvedRevision"] for name, artifact in artifacts.items()}
+    assert found["bucket"]
+    assert len(found["folder"]) == 64
+    assert found.get("branch", space.revision) == space.revision
+    assert found.get("tar", digest) == digest
+    assert len({artifact["key"] for artifact in artifacts.values()}) == len(kinds)
     changed_by_hand(space, before, artifacts["folder"])
     served_from_its_volume(space, "bucket")
 
@@ -137,14 +144,14 @@ def test_every_source_ends_in_an_artifact_on_a_volume_of_its_own(space: Space) -
     logs = space.kube.run("-n", space.name, "logs", "-l", "encoders.dev/component=prep", "--tail=-1", "--prefix")
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in objects + logs
 
-    claims = {"bucket-artifacts", "tar-artifacts"}
+    claims = {"bucket-artifacts", "folder-artifacts"}
     assert {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)} == {"artifacts", "checkpoints", *claims}
     space.kube.run("-n", space.name, "delete", "em", "--all", "--wait=false")
     wait_for(
         "the claim with policy Delete gone, and only that",
         lambda: (
             {c["metadata"]["name"] for c in space.kube.all(CLAIM, space.name)}
-            == {"artifacts", "checkpoints", "tar-artifacts"}
+            == {"artifacts", "checkpoints", "folder-artifacts"}
         ),
         seconds=120,
     )

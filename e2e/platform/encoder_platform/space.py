@@ -8,12 +8,24 @@ from encoder_platform import client, install, manifests
 from encoder_platform.kube import POD, Body, is_true
 from encoder_platform.scene import ENGINE_SECONDS, Scene
 
+ONE_THREAD = [{"name": "OMP_NUM_THREADS", "value": "1"}]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Space(Scene):
     """One case's namespace on a cluster that runs pods, with a claim called artifacts and a client pod."""
 
     platform: install.Platform
+
+    def apply_model(self, name: str = "minilm", **spec: object) -> None:
+        """Apply an EncoderModel as in every scene, with one thread of torch in each process.
+
+        Pods of several cases share the cores, and threads wait by spinning.
+        """
+        parts: dict[str, object] = {
+            part: {"env": ONE_THREAD, **_body(spec.get(part))} for part in ("serving", "prepare")
+        }
+        super().apply_model(name, **spec | parts)
 
     def url(self, name: str = "minilm") -> str:
         """Where clients post to."""
@@ -28,6 +40,11 @@ class Space(Scene):
     def post(self, body: object, name: str = "minilm") -> client.Answer:
         """Post one body from the client pod."""
         return client.post(self.kube, self.name, self.url(name), body)
+
+
+def _body(given: object) -> Body:
+    """Return a part of a spec, or an empty one where there is none."""
+    return given if isinstance(given, dict) else {}
 
 
 def make_space(platform: install.Platform, prefix: str) -> Space:
