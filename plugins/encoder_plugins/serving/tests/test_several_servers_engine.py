@@ -163,6 +163,7 @@ async def test_two_servers_are_one_to_their_clients(served: tuple[str, subproces
     assert await loop.run_in_executor(None, process.wait, 90) == 0
 
 
+@pytest.mark.soak
 async def test_a_second_interrupt_ends_all_processes_and_requests_at_once(
     served: tuple[str, subprocess.Popen[bytes]],
 ) -> None:
@@ -193,6 +194,7 @@ async def test_a_second_interrupt_ends_all_processes_and_requests_at_once(
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("served", [(2, 2)], indirect=True)
 async def test_two_engines_of_two_servers_each_are_counted_as_one(served: tuple[str, subprocess.Popen[bytes]]) -> None:
     url, process = served
