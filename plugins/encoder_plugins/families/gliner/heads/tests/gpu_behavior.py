@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -41,26 +43,36 @@ _INDEXED = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch
 class Waits(TorchDispatchMode):
     """Counts what the host would wait for on a GPU: copies that it reads, and operations whose result's size it has to know.
 
+    Another thread's copies are not counted.
+
     Attributes:
-        count: How often.
+        seen: The name of each operation and call, in order.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.seen: list[str] = []
+        self._thread = threading.get_ident()
+
+    @property
+    def count(self) -> int:
+        """How often the host would wait."""
+        return len(self.seen)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it if it waits."""
         del types
         masks = (index for index in args[1] if index is not None) if func in _INDEXED else ()
-        self.count += int(func in _SIZED or any(index.dtype == torch.bool for index in masks))
+        if func in _SIZED or any(index.dtype == torch.bool for index in masks):
+            self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
 
     def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what calls a function, and counts the call."""
 
         def call(*arguments: Any, **more: Any) -> Any:
-            self.count += 1
+            if threading.get_ident() == self._thread:
+                self.seen.append(function.__qualname__)
             return function(*arguments, **more)
 
         return call
@@ -75,7 +87,12 @@ def waits() -> Iterator[Waits]:
         mock.patch.object(HostCopies, "wait", found.counted(HostCopies.wait)),
         mock.patch.object(torch.Tensor, "cpu", found.counted(torch.Tensor.cpu)),
     ):
-        yield found
+        # what other tests have left is not finished in the middle of this one
+        gc.disable()
+        try:
+            yield found
+        finally:
+            gc.enable()
 
 
 @contextlib.contextmanager

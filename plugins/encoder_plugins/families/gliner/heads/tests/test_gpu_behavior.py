@@ -150,7 +150,7 @@ def test_a_batch_waits_as_often_as_one_text(name: str, case: str, expected: int)
         with waits() as found:
             answers = send(pooler, texts)
         assert len(answers) == len(texts)
-        assert found.count == expected, texts
+        assert found.count == expected, found.seen
 
 
 def test_a_list_of_many_labels_waits_once_for_each_tile(monkeypatch: pytest.MonkeyPatch) -> None:
