@@ -119,11 +119,12 @@ def _copy_prepared(sample: Sample, folder: Path) -> None:
 @cache
 def _code() -> str:
     """Return a digest of everything that decides what a sample and its artifact are."""
-    files = [*_PLUGINS.joinpath("encoder_plugins").rglob("*.py"), *_HERE.rglob("*.py"), *_HERE.rglob("*.json")]
-    digests = [
-        (str(path.relative_to(_PLUGINS.parent)), hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in sorted(files)
-    ]
+    root = _PLUGINS.parent
+    folders = (_PLUGINS / "encoder_plugins", root / "kernels" / "encoder_kernels", _HERE)
+    files = sorted(path for folder in folders for path in (*folder.rglob("*.py"), *folder.rglob("*.json")))
+    # samples use what stands beside tests, and no test
+    deciding = [path for path in files if not path.name.startswith("test_")]
+    digests = [(str(path.relative_to(root)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in deciding]
     return hashlib.sha256(repr((digests, sys.version)).encode()).hexdigest()
 
 
