@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from encoder_plugins import collector, standard_output
+from encoder_plugins import python_gc, standard_output
 from encoder_plugins.errors import PluginError, PrepareError
 
 # the status that a shell gives a command that Ctrl-C has ended
@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status."""
-    collector.run_seldom()
+    python_gc.raise_threshold()
     return standard_output.checked(lambda: _run(arguments))
 
 

@@ -2,6 +2,7 @@
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 from encoder_node.waiting import wait_for
 from encoder_platform import client, install, manifests
@@ -17,15 +18,13 @@ class Space(Scene):
 
     platform: install.Platform
 
-    def apply_model(self, name: str = "minilm", **spec: object) -> None:
+    def apply_model(self, name: str = "minilm", *, serving: Any = None, prepare: Any = None, **spec: object) -> None:
         """Apply an EncoderModel as in every scene, with one thread of torch in each process.
 
-        Pods of several cases share the cores, and threads wait by spinning.
+        Pods of several cases share the cores, and threads of torch that wait keep a core busy.
         """
-        parts: dict[str, object] = {
-            part: {"env": ONE_THREAD, **_body(spec.get(part))} for part in ("serving", "prepare")
-        }
-        super().apply_model(name, **spec | parts)
+        parts = {"serving": {"env": ONE_THREAD, **(serving or {})}, "prepare": {"env": ONE_THREAD, **(prepare or {})}}
+        super().apply_model(name, **parts, **spec)
 
     def url(self, name: str = "minilm") -> str:
         """Where clients post to."""
@@ -40,11 +39,6 @@ class Space(Scene):
     def post(self, body: object, name: str = "minilm") -> client.Answer:
         """Post one body from the client pod."""
         return client.post(self.kube, self.name, self.url(name), body)
-
-
-def _body(given: object) -> Body:
-    """Return a part of a spec, or an empty one where there is none."""
-    return given if isinstance(given, dict) else {}
 
 
 def make_space(platform: install.Platform, prefix: str) -> Space:

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from encoder_plugins import collector
+from encoder_plugins import python_gc
 from encoder_plugins.errors import PrepareError
 from encoder_plugins.plugin import resolve
 from encoder_plugins.prep import recorder as exchange
@@ -46,5 +46,5 @@ def main(folder: Path) -> int:
 if __name__ == "__main__":
     # standard output belongs to prep's progress lines; libraries print what they like
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    collector.run_seldom()
+    python_gc.raise_threshold()
     sys.exit(main(Path(sys.argv[1])))

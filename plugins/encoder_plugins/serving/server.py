@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from encoder_plugins import collector
+from encoder_plugins import python_gc
 from encoder_plugins.serving import signals
 
 
 def main() -> int:
     """Parse vLLM's own arguments, serve, and return the exit status."""
-    with collector.stopped():
+    with python_gc.paused():
         from vllm.entrypoints.cli.serve import ServeSubcommand
-        from vllm.entrypoints.launchers.api_server import entry  # noqa: F401 - `_serve` needs it
         from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
         from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
         from vllm.logger import configure_logging_from_args
@@ -47,9 +46,10 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     vLLM's raises KeyboardInterrupt, which its wait for the engine (``zmq_socket_ctx``) catches; SystemExit ends the process.
     """
-    import uvloop
-    from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
-    from vllm.utils.system_utils import decorate_logs
+    with python_gc.paused():
+        import uvloop
+        from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
+        from vllm.utils.system_utils import decorate_logs
 
     decorate_logs("APIServer", skip_if_decorated=True)
     signals.exit_on_sigterm()
