@@ -52,7 +52,7 @@ def replace(kube: Kube, body: Body, *options: str) -> None:
 def test_nothing_rolls_when_status_and_annotations_are_wiped(served: Space) -> None:
     kube, before, status = served.kube, children(served), status_without_times(served)
     with install.operator_stopped(kube):
-        body = manifests.encoder_model("minilm", served.name, revision=served.revision)
+        body = served.manifest()
         replace(kube, body)
         replace(kube, {**body, "status": {}}, "--subresource=status")
         assert "status" not in served.model() or not served.model()["status"].get("conditions")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from encoder_node.errors import WaitTimeoutError
 from encoder_node.waiting import wait_for
@@ -27,10 +28,13 @@ class Scene:
     kube: Kube
     revision: str = "1" * 40
 
-    def apply_model(self, name: str = "minilm", **spec: object) -> None:
-        """Apply an EncoderModel; keyword arguments as `manifests.encoder_model` takes them."""
-        revision = spec.pop("revision", self.revision)
-        self.kube.apply(manifests.encoder_model(name, self.name, revision=str(revision), **spec))  # type: ignore[arg-type]
+    def manifest(self, name: str = "minilm", **spec: Any) -> manifests.Manifest:
+        """An EncoderModel of this namespace; keyword arguments as `manifests.encoder_model` takes them."""
+        return manifests.encoder_model(name, self.name, **{"revision": self.revision, **spec})
+
+    def apply_model(self, name: str = "minilm", **spec: Any) -> None:
+        """Apply the EncoderModel of `manifest`."""
+        self.kube.apply(self.manifest(name, **spec))
 
     def model(self, name: str = "minilm") -> Body:
         """The EncoderModel as it is now."""

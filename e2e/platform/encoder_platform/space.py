@@ -18,13 +18,15 @@ class Space(Scene):
 
     platform: install.Platform
 
-    def apply_model(self, name: str = "minilm", *, serving: Any = None, prepare: Any = None, **spec: object) -> None:
-        """Apply an EncoderModel as in every scene, with one thread of torch in each process.
+    def manifest(
+        self, name: str = "minilm", *, serving: Any = None, prepare: Any = None, **spec: Any
+    ) -> manifests.Manifest:
+        """An EncoderModel as in every scene, with one thread of torch in each process.
 
         Pods of several cases share the cores, and threads of torch that wait keep a core busy.
         """
         parts = {"serving": {"env": ONE_THREAD, **(serving or {})}, "prepare": {"env": ONE_THREAD, **(prepare or {})}}
-        super().apply_model(name, **parts, **spec)
+        return super().manifest(name, **parts, **spec)
 
     def url(self, name: str = "minilm") -> str:
         """Where clients post to."""
