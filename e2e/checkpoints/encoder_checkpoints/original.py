@@ -37,7 +37,7 @@ class Original:
     def __init__(self, library: str) -> None:
         environment = reference_environment.provide(library)
         variables = reference_environment.worker_environment(os.environ)
-        variables["PYTHONPATH"] = os.pathsep.join((str(_PLUGINS), str(_HERE.parent)))
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, roots()))
         command = [
             str(reference_environment.python(environment)),
             "-W",
@@ -76,6 +76,11 @@ class Original:
             self._process.stdin.close()
             self._process.wait()
         atexit.unregister(self.close)
+
+
+def roots() -> tuple[Path, Path]:
+    """Return the folders of this checkout whose modules a worker can import."""
+    return _PLUGINS, _HERE.parent
 
 
 @cache
@@ -117,8 +122,8 @@ def _sources(builder: str, library: str) -> Iterable[Path]:
     yield from sorted(_HERE.glob("*.py"))
     yield from sorted(_HERE.glob("learned/*.json"))
     module = builder.partition(":")[0].replace(".", "/") + ".py"
-    yield from (path for root in (_PLUGINS, _HERE.parent) if (path := root / module).is_file())
-    yield _PLUGINS.parent / "images" / "reference" / library / "requirements.lock"
+    yield from (path for root in roots() if (path := root / module).is_file())
+    yield reference_environment.lock(library)
 
 
 def send(stream: IO[bytes], value: object) -> None:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
 
-from encoder_checkpoints.original import receive, send
+from encoder_checkpoints.original import receive, roots, send
 from encoder_plugins import python_gc
 from encoder_plugins.plugin import resolve
+
+
+def imported() -> list[str]:
+    """Return the modules of ours that this process has imported, and the data beside them: the number of a root, and a path below it."""
+    files = {Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None))}
+    files |= {data for folder in {file.parent for file in files} for data in folder.glob("*.json")}
+    return sorted(
+        f"{number}/{file.relative_to(root)}"
+        for number, root in enumerate(roots())
+        for file in files
+        if file.is_relative_to(root)
+    )
 
 
 def main() -> None:

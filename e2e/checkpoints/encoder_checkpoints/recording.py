@@ -1,6 +1,6 @@
-"""Record references in a library's process that stays: importing a library takes longer than recording a tiny checkpoint.
+"""Record references in a library's process that stays, or take what it recorded before.
 
-Prep starts a process for each recording. Its own tests do so too; tests that only need an artifact do not.
+Importing a library takes longer than recording a tiny checkpoint. Prep starts a process for each recording. Its own tests do so too; tests that only need an artifact do not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from encoder_checkpoints import kept_answers
 from encoder_checkpoints.original import original
 from encoder_plugins import errors
 from encoder_plugins.artifact.reference import Case, Recording
@@ -31,7 +32,7 @@ def record(
     trust_remote_code: bool = False,
     parameters: Mapping[str, Value] = MappingProxyType({}),
 ) -> Recording:
-    """Do what ``reference_environment.record`` does, with the worker that ``original`` has for the library.
+    """Do what ``reference_environment.record`` does, with the worker that ``original`` has for the library, or what is kept of it.
 
     Raises:
         PrepareError: The recorder refused the checkpoint.
@@ -48,11 +49,23 @@ def record(
             trust_remote_code=trust_remote_code,
             parameters=parameters,
         )
-        if original(plugin.reference_library).call(f"{reference_environment.WORKER}:main", folder):
+        given = (plugin.recorder, checkpoint, auxiliary, cases, trust_remote_code, parameters)
+        for name, content in kept_answers.kept(
+            plugin.reference_library, given, lambda: _record(plugin, folder)
+        ).items():
+            (folder / name).write_bytes(content)
+        if (folder / exchange.REFUSED).is_file():
             refusal = json.loads((folder / exchange.REFUSED).read_text(encoding="utf-8"))
             refused: PrepareError = getattr(errors, refusal["class"])(refusal["message"])
             raise refused
         return exchange.read_recording(folder)
+
+
+def _record(plugin: Plugin, folder: Path) -> dict[str, bytes]:
+    """Run the recorder on the request in a folder, and return the files of the recording, or of the refusal, by name."""
+    requested = set(folder.iterdir())
+    original(plugin.reference_library).call(f"{reference_environment.WORKER}:main", folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path not in requested}
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_client import ArgumentError, AsyncMultiVectorEncoder, MultiVectorEncoder, SentenceTransformer
 from encoder_client.similarity import RowsName, VectorsName
 
@@ -26,7 +26,7 @@ def padded(embeddings: list[Any]) -> Any:
 
 
 def library(function: str, *arguments: Any) -> Any:
-    return original("sentence_transformers").call(f"{ORACLE}:{function}", *arguments)
+    return library_answer("sentence_transformers", f"{ORACLE}:{function}", *arguments)
 
 
 # one test, so that one process starts the library

@@ -51,16 +51,21 @@ def provide(library: str) -> Path:
         if found != library:
             raise Unsupported(f"{VARIABLE}={ready} has the library {found}; this plugin records with {library}")
         return folder
-    lock = _LOCKS / library / "requirements.lock"
-    if not lock.is_file():
+    required = lock(library)
+    if not required.is_file():
         raise Unsupported(
-            f"no environment of the library {library}: set {VARIABLE} to one, or run from a checkout with {lock}"
+            f"no environment of the library {library}: set {VARIABLE} to one, or run from a checkout with {required}"
         )
-    key = hashlib.sha256(lock.read_bytes() + repr(sys.version_info[:2]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(required.read_bytes() + repr(sys.version_info[:2]).encode()).hexdigest()[:16]
     folder = cache() / f"{library}-{key}"
     if not folder.exists():
-        _create(folder, library, lock)
+        _create(folder, library, required)
     return folder
+
+
+def lock(library: str) -> Path:
+    """Return the file of a checkout that pins a library and what it needs."""
+    return _LOCKS / library / "requirements.lock"
 
 
 def cache() -> Path:
@@ -137,7 +142,7 @@ def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _create(folder: Path, library: str, lock: Path) -> None:
+def _create(folder: Path, library: str, required: Path) -> None:
     """Create an environment beside its place and move it there, so that it is never seen half created."""
     uv = shutil.which("uv")
     if uv is None:
@@ -160,7 +165,7 @@ def _create(folder: Path, library: str, lock: Path) -> None:
                 "--no-deps",
                 "--require-hashes",
                 "--requirements",
-                str(lock),
+                str(required),
             ]
         )
         (partial / LIBRARY).write_text(library + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import CALIBRATED, EmbeddingDtype, Vectors
 
@@ -42,9 +42,10 @@ def test_base64_holds_little_endian_numbers() -> None:
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in ("float16", "bfloat16")])
 def test_numbers_are_quantised_as_by_the_library(dtype: EmbeddingDtype) -> None:
-    library = original("sentence_transformers")
     given = RANGES if dtype in CALIBRATED else None
-    expected = library.call("sentence_transformers.util.quantization:quantize_embeddings", ROWS, dtype, given)
+    expected = library_answer(
+        "sentence_transformers", "sentence_transformers.util.quantization:quantize_embeddings", ROWS, dtype, given
+    )
     found = encodings.converted(ROWS, dtype, ranges(dtype))
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)

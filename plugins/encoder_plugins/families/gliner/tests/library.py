@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from encoder_checkpoints import gliner as builder
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.families.gliner import config as gliner_config
 from encoder_plugins.families.gliner import payload
 from encoder_plugins.families.gliner.config import GlinerConfig
@@ -26,7 +26,7 @@ ORACLE = "encoder_plugins.families.gliner.tests.oracle"
 
 def call(function: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of ``oracle`` in the library's environment."""
-    return original("gliner").call(f"{ORACLE}:{function}", *arguments, **options)
+    return library_answer("gliner", f"{ORACLE}:{function}", *arguments, **options)
 
 
 class LibraryTokenizer:

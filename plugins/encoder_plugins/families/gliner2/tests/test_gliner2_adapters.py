@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from encoder_checkpoints import gliner2 as builder
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.families.gliner2.tests import library
@@ -103,7 +104,7 @@ def test_each_request_gets_what_the_library_answers_with_its_adapter(published: 
     wanted: dict[str | None, list[Any]] = {}
     for name in (None, *ADAPTERS):
         folder = None if name is None else published.with_name(name)
-        found = original("gliner2").call(f"{LIBRARY}:answers", published, folder, CASES)
+        found = library_answer("gliner2", f"{LIBRARY}:answers", published, folder, CASES)
         wanted[name] = [library.answer_of(schema, answer) for answer in found]
     # adapters that change nothing would show nothing
     assert wanted[None] != wanted["all"] != wanted["keys"] != wanted[None]

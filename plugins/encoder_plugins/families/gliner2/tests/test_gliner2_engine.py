@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from encoder_checkpoints import gliner2
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_checkpoints.sentence import WORDS
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Recording, Reference
@@ -134,7 +134,7 @@ class Checkpoint:
     @cached_property
     def expected(self) -> list[dict[str, Any]]:
         """What the library computes for ``cases``."""
-        found: list[dict[str, Any]] = original("gliner2").call(f"{LIBRARY}:outputs", self.source, cases())
+        found: list[dict[str, Any]] = library_answer("gliner2", f"{LIBRARY}:outputs", self.source, cases())
         return found
 
     def answers(self, prompts: Sequence[Sent]) -> list[Output]:
@@ -161,7 +161,7 @@ def converted(counting_layer: str, folder: Path, running: Running, dtype: str = 
     CHECKPOINT.convert(source, {}, model)
     wanted = [case for case in parity_cases.cases() if case["id"] in CASES]
     assert len(wanted) == len(CASES)
-    recorded: Recording = original("gliner2").call(f"{LIBRARY}:record", source, wanted)
+    recorded: Recording = library_answer("gliner2", f"{LIBRARY}:record", source, wanted)
     reference = Reference(
         artifact="", digest="", plugin=PLUGIN.name, cases=tuple(recorded.cases), expected=recorded.outputs
     )

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from encoder_checkpoints import gliner2 as builder
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_checkpoints.original import original
 from encoder_client import GLiNER2
 from encoder_client.tests import documented
@@ -78,7 +79,7 @@ def server(published: Path) -> Iterator[Server]:
 
 def expected(published: Path, text: str, schema: dict[str, Any], **options: Any) -> Result:
     """Return the library's answer in our shape."""
-    answer = original("gliner2").call(f"{LIBRARY}:answer", published, text, schema, **options)
+    answer = library_answer("gliner2", f"{LIBRARY}:answer", published, text, schema, **options)
     return library.answer_of(library.read(schema), answer)
 
 
@@ -142,7 +143,7 @@ def test_answers_are_those_of_the_library(server: Server, published: Path, polic
 
 def test_a_request_that_names_an_adapter_gets_what_the_library_answers_with_it(server: Server, published: Path) -> None:
     cases = [{"text": text, "schema": SCHEMA} for text in TEXTS if text.endswith((".", "!", "?"))]
-    theirs = original("gliner2").call(f"{ADAPTERS}:answers", published, published.with_name("adapter"), cases)
+    theirs = library_answer("gliner2", f"{ADAPTERS}:answers", published, published.with_name("adapter"), cases)
     for case, wanted in zip(cases, theirs, strict=True):
         body = {"model": "extract", "lora": "invoices", "data": case}
         response = httpx.post(f"{server.url}/pooling", json=body, timeout=120)
@@ -205,7 +206,7 @@ def test_the_python_client_returns_what_the_library_returns(
             for name, texts in calls.items():
                 options = dict(zip(FLAGS, flags, strict=True)) | {"threshold": 0.4}
                 oracle = f"{LIBRARY}:called"
-                theirs = original("gliner2").call(oracle, published, name, texts, METHODS[method], **options)
+                theirs = library_answer("gliner2", oracle, published, name, texts, METHODS[method], **options)
                 compared += same(getattr(model, name)(texts, METHODS[method], **options), theirs)
     assert compared > 60
 

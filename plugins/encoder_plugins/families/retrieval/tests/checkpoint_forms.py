@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.families.retrieval import library_format
@@ -56,14 +56,14 @@ def check(plugin: str, published: Path, mutants: Sequence[Mutant], running: serv
     checkpoint.convert(published, {}, model)
     # the forms without mistakes of their own differ in what a handful of cases shows
     cases = [case for case in parity.cases(published, ()) if mutants or case["id"] in CASES]
-    expected = original("sentence_transformers").call(OUTPUTS, str(published), cases)
+    expected = library_answer("sentence_transformers", OUTPUTS, str(published), cases)
     reference = Reference(artifact="", digest="", plugin=plugin, cases=tuple(cases), expected=expected)
     served = served_model.Served(declared, reference, model, folder / "mutants", "float32", running=running)
     verdict = served.verdict(served.model)
     assert verdict.result == "Passed", verdict.message
     print(f"{published.name}: {verdict.message}")
     if library_format.strips(published):
-        by_pylate = original("pylate").call(PYLATE, str(published), cases)
+        by_pylate = library_answer("pylate", PYLATE, str(published), cases)
         served.reference = replace(reference, expected=by_pylate)
         verdict = served.verdict(served.model)
         assert verdict.result == "Passed", f"PyLate: {verdict.message}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.families.retrieval.checkpoint import read_served
@@ -54,7 +55,7 @@ def test_a_checkpoint_that_pylate_saved_is_converted_to_the_same_model(plugin: s
     for kind in ("query", "document"):
         ids = [[text.ids for text in TextTokenizer(model, one)(TEXTS, kind)] for model in models]
         assert ids[0] == ids[1]
-        rows = original("pylate").call(f"{ORACLE}:encoded", str(saved), TEXTS, kind)
+        rows = library_answer("pylate", f"{ORACLE}:encoded", str(saved), TEXTS, kind)
         assert [len(each) for each in rows] == [text.rows for text in TextTokenizer(models[1], other)(TEXTS, kind)]
 
 
@@ -68,7 +69,7 @@ def test_pooled_rows_are_those_of_pylate(tmp_path: Path) -> None:
         " ".join(["river", "bread", "music", "garden", "weather"][number % 5 :: 2] * number) for number in (3, 9, 20)
     ]
     plain, fewer = (
-        original("pylate").call(f"{ORACLE}:encoded", str(published), words, "document", factor) for factor in (1, 2)
+        library_answer("pylate", f"{ORACLE}:encoded", str(published), words, "document", factor) for factor in (1, 2)
     )
     for rows, expected in zip(plain, fewer, strict=True):
         found = token_pooling.pooled(torch.from_numpy(rows), 2.0).numpy()

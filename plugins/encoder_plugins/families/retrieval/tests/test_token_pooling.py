@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.families.retrieval import token_pooling
 
 LENGTHS = (1, 2, 3, 7, 40, 181)
@@ -24,7 +24,7 @@ def drawn(rows: int, alike: int) -> np.typing.NDArray[np.float32]:
 def test_rows_are_merged_as_by_the_library(factor: float) -> None:
     texts = [drawn(rows, alike) for rows in LENGTHS for alike in (3, 1000)]
     oracle = "encoder_plugins.families.retrieval.tests.oracle:pooled"
-    expected = original("sentence_transformers").call(oracle, texts, factor)
+    expected = library_answer("sentence_transformers", oracle, texts, factor)
     for rows, wanted in zip(texts, expected, strict=True):
         found = token_pooling.pooled(torch.from_numpy(rows), factor).numpy()
         assert found.shape == wanted.shape

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity.tests import served_model
 from encoder_plugins.parity.tests.mutants import Mutant
@@ -38,7 +38,7 @@ def check(
     checkpoint.check(published, {})
     checkpoint.convert(published, {}, model)
     built_in = parity.cases(published, ())
-    expected = original(plugin.reference_library).call(*oracle, str(published), built_in)
+    expected = library_answer(plugin.reference_library, *oracle, str(published), built_in)
     reference = Reference(artifact="", digest="", plugin=plugin.name, cases=tuple(built_in), expected=expected)
     options: dict[str, Any] = {"limit_mm_per_prompt": dict(modalities), "mm_processor_cache_gb": 0}
     running = served_model.Running(options=options)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.errors import InvalidRequest, PrepareError, Unsupported
 from encoder_plugins.families.retrieval.cases import TEXTS
 from encoder_plugins.families.retrieval.checkpoint import read_served
@@ -152,7 +152,7 @@ def test_what_stanfords_settings_leave_open_is_what_the_library_takes(tmp_path: 
     assert (served.query.prompt, served.document.prompt) == ("[unused0] ", "[unused1] ")
     assert (served.document.most_tokens, len(served.skiplist), served.dimensions) == (128, 32, 32)
     (found,) = TextTokenizer(model, served)(["bread?"], "document")
-    ((ids, _, kept),) = original("sentence_transformers").call(ORACLE, str(published), ["bread?"], "document")
+    ((ids, _, kept),) = library_answer("sentence_transformers", ORACLE, str(published), ["bread?"], "document")
     assert (found.ids, [True] * len(ids) if found.kept is None else found.kept.tolist()) == (ids, kept)
 
 
@@ -164,7 +164,7 @@ def test_the_fields_of_the_encoder_may_be_in_each_file_that_the_library_reads(tm
     CHECKPOINT.convert(published, {}, model)
     text = "The Bread and the Gardens " * 8
     (found,) = TextTokenizer(model, read_served(model))([text], "document")
-    ((ids, _, _),) = original("sentence_transformers").call(ORACLE, str(published), [text], "document")
+    ((ids, _, _),) = library_answer("sentence_transformers", ORACLE, str(published), [text], "document")
     assert (found.ids, len(found.ids)) == (ids, 12)
 
 
@@ -224,7 +224,7 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     ]
     kinds: tuple[InputType, ...] = ("query", "document")
     for kind in kinds:
-        expected: list[Any] = original("sentence_transformers").call(ORACLE, str(published), texts, kind)
+        expected: list[Any] = library_answer("sentence_transformers", ORACLE, str(published), texts, kind)
         for text, found, (ids, attended, kept) in zip(texts, tokenizer(texts, kind), expected, strict=True):
             assert found.ids == ids, (kind, text)
             assert attended == [1] * found.keys + [0] * (len(ids) - found.keys), (kind, text)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.errors import PrepareError
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.config import InputType
@@ -72,7 +72,7 @@ def converted(published: Path, auxiliary: Mapping[str, Path]) -> Path:
 
 
 def library(function: str, published: Path, *arguments: Any) -> Any:
-    return original("sauerkrautlm_colpali").call(f"{ORACLE}:{function}", PLUGIN.name, str(published), *arguments)
+    return library_answer("sauerkrautlm_colpali", f"{ORACLE}:{function}", PLUGIN.name, str(published), *arguments)
 
 
 def changed(path: Path, **values: Any) -> None:
@@ -155,8 +155,8 @@ def test_the_configuration_comes_from_the_repository_of_the_base(model: Path, tm
         json.loads((found / "config.json").read_text())["text_config"]
         == (json.loads((model / "config.json").read_text())["text_config"])
     )
-    (expected,) = original("sauerkrautlm_colpali").call(
-        f"{ORACLE}:with_auxiliary", PLUGIN.name, str(published), str(base), ["a"]
+    (expected,) = library_answer(
+        "sauerkrautlm_colpali", f"{ORACLE}:with_auxiliary", PLUGIN.name, str(published), str(base), ["a"]
     )
     assert np.array_equal(expected, library("output", tiny.build(tmp_path / "whole")[0], CASE))
     changed(base / "config.json", model_type="qwen3_vl")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.models.collfm2.tests import tiny
 from encoder_plugins.serving.tests import servers
@@ -39,8 +39,8 @@ def server(published: Path) -> Iterator[Server]:
 def expected(published: Path, **case: Any) -> NDArray[np.float32]:
     """Return what the library computes for a case."""
     whole = {"id": "one", "text": None, "image": None, "documents": None, "input_type": "document", **case}
-    found: NDArray[np.float32] = original("sauerkrautlm_colpali").call(
-        "encoder_plugins.families.vision.tests.oracle:output", "collfm2", str(published), whole
+    found: NDArray[np.float32] = library_answer(
+        "sauerkrautlm_colpali", "encoder_plugins.families.vision.tests.oracle:output", "collfm2", str(published), whole
     )
     return found
 

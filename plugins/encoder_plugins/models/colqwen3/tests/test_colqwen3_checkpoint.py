@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from transformers import AutoImageProcessor
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.errors import PrepareError
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.config import InputType
@@ -53,7 +53,7 @@ def model(published: Path) -> Path:
 
 
 def library(function: str, published: Path, *arguments: Any) -> Any:
-    return original("sauerkrautlm_colpali").call(f"{ORACLE}:{function}", PLUGIN.name, str(published), *arguments)
+    return library_answer("sauerkrautlm_colpali", f"{ORACLE}:{function}", PLUGIN.name, str(published), *arguments)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_client import ArgumentError, InvalidRequestError, MultiVectorEncoder, Pdf
 from encoder_client.tests import documented
 from encoder_plugins.families.vision.cases import picture
@@ -54,8 +54,8 @@ def server(published: Path) -> Iterator[Server]:
 def expected(published: Path, **case: Any) -> NDArray[np.float32]:
     """Return what the library computes for a case."""
     whole = {"id": "one", "text": None, "image": None, "documents": None, "input_type": "document", **case}
-    found: NDArray[np.float32] = original("sauerkrautlm_colpali").call(
-        "encoder_plugins.families.vision.tests.oracle:output", "colqwen3", str(published), whole
+    found: NDArray[np.float32] = library_answer(
+        "sauerkrautlm_colpali", "encoder_plugins.families.vision.tests.oracle:output", "colqwen3", str(published), whole
     )
     return found
 

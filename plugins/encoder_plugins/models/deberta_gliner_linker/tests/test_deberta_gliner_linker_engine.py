@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from encoder_checkpoints import gliner
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, LabelVectors
 from encoder_client.tests.scripted_server import Reply, ScriptedServer, refusal
 from encoder_plugins.artifact import label_sets
@@ -325,7 +325,7 @@ async def test_the_python_client_encodes_labels_and_finds_entities_with_their_ve
 ) -> None:
     _, library = both
     folder, oracle = str(library.folder), "encoder_client.tests.oracle"
-    theirs = original("gliner").call(f"{oracle}:encoded_labels", folder, LABELS)
+    theirs = library_answer("gliner", f"{oracle}:encoded_labels", folder, LABELS)
     with GLiNER(server.url, concurrency=1) as model:
         vectors = model.encode_labels([*LABELS, LABELS[0]])
         assert (vectors.shape, vectors.dtype.name, vectors.digest) == ((9, 96), "float32", DIGEST)
@@ -339,7 +339,7 @@ async def test_the_python_client_encodes_labels_and_finds_entities_with_their_ve
                 {"threshold": 0.4},
             )
             for options in given:
-                expected = original("gliner").call(f"{oracle}:with_embeds", folder, TEXTS, theirs, labels, **options)
+                expected = library_answer("gliner", f"{oracle}:with_embeds", folder, TEXTS, theirs, labels, **options)
                 ours = model.batch_predict_with_embeds(TEXTS, kept, labels, batch_size=3, **options)
                 for mine, other in zip(ours, expected, strict=True):
                     same(mine, other)
@@ -348,8 +348,8 @@ async def test_the_python_client_encodes_labels_and_finds_entities_with_their_ve
         assert found > 50
         # the vectors are what is scored, and only those of the same model
         turned = model.predict_with_embeds(TEXTS[0], kept[::-1], LABELS, threshold=0.2)
-        (expected,) = original("gliner").call(
-            f"{oracle}:with_embeds", folder, TEXTS[:1], theirs[::-1].copy(), LABELS, threshold=0.2
+        (expected,) = library_answer(
+            "gliner", f"{oracle}:with_embeds", folder, TEXTS[:1], theirs[::-1].copy(), LABELS, threshold=0.2
         )
         same(turned, expected)
         assert turned != model.predict_with_embeds(TEXTS[0], kept, LABELS, threshold=0.2)

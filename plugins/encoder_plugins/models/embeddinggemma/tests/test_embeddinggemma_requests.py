@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins import catalog
 from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest, Unsupported
@@ -137,7 +137,7 @@ def test_tokens_are_those_of_the_reference(model: Path) -> None:
     cases = [case for case in PARITY.cases(model, ()) if not case["id"].startswith("size-")]
     oracle = "encoder_plugins.families.embedding.tests.oracle:token_ids"
     whole = [_prompt(case) + case["text"] for case in cases]
-    for case, ids in zip(cases, original("sentence_transformers").call(oracle, str(model), whole), strict=True):
+    for case, ids in zip(cases, library_answer("sentence_transformers", oracle, str(model), whole), strict=True):
         data = {name: case[name] for name in ("text", "prompt_name", "input_type", "prompt", "title")}
         assert tokens(own, **data) == [ids], case["id"]
     cut = next(case for case in cases if case["id"] == "query-beyond-limit")

@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.families.retrieval.cases import PASSAGES, QUESTION
 from encoder_plugins.families.retrieval.tests.scoring_routes import Scored
 from encoder_plugins.models.embeddinggemma.parity import PARITY
@@ -48,7 +48,7 @@ def scored(published: Path) -> Iterator[Scored]:
 
 
 def library(published: Path, function: str, *arguments: Any) -> Any:
-    return original("sentence_transformers").call(f"{ORACLE}:{function}", str(published), *arguments)
+    return library_answer("sentence_transformers", f"{ORACLE}:{function}", str(published), *arguments)
 
 
 def test_documents_are_ranked_by_several_queries_as_by_the_library(scored: Scored, published: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.errors import PrepareError
 from encoder_plugins.families.retrieval.cases import TEXTS
 from encoder_plugins.families.retrieval.checkpoint import read_served
@@ -78,7 +78,7 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     texts = [*TEXTS.values(), *("a " * count for count in range(1, 70)), "[Q]", "<|im_end|> <|startoftext|>"]
     kinds: tuple[InputType, ...] = ("query", "document")
     for kind in kinds:
-        expected: list[Any] = original("sentence_transformers").call(ORACLE, str(published), texts, kind)
+        expected: list[Any] = library_answer("sentence_transformers", ORACLE, str(published), texts, kind)
         for text, found, (ids, attended, kept) in zip(texts, tokenizer(texts, kind), expected, strict=True):
             assert found.ids == ids, (kind, text)
             assert attended == [1] * found.keys + [0] * (len(ids) - found.keys), (kind, text)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from encoder_checkpoints import colbert_builder
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_client import AsyncMultiVectorEncoder, InvalidRequestError, MultiVectorEncoder
 from encoder_client.tests import documented
 from encoder_plugins.families.retrieval import calibration
@@ -81,7 +81,7 @@ def scored(server: Server, published: Path) -> Scored:
 
 
 def library(function: str, published: Path, *arguments: Any) -> Any:
-    return original("sentence_transformers").call(f"{ORACLE}:{function}", str(published), *arguments)
+    return library_answer("sentence_transformers", f"{ORACLE}:{function}", str(published), *arguments)
 
 
 def test_a_thousand_documents_are_ranked_as_by_the_library(server: Server, published: Path) -> None:
@@ -149,7 +149,7 @@ def test_documents_are_pooled_and_quantised_as_by_the_library(
 async def test_the_python_client_returns_what_the_library_returns(server: Server, published: Path) -> None:
     def called(function: str, *arguments: Any, **options: Any) -> Any:
         oracle = f"encoder_client.tests.oracle:{function}"
-        return original("sentence_transformers").call(oracle, *arguments, **options)
+        return library_answer("sentence_transformers", oracle, *arguments, **options)
 
     with MultiVectorEncoder(server.url) as model:
         async with AsyncMultiVectorEncoder(server.url, concurrency=2) as awaited:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.families.retrieval.cases import TEXTS
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.config import InputType
@@ -56,7 +56,7 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     lengths = set()
     kinds: tuple[InputType, ...] = ("query", "document")
     for kind in kinds:
-        expected: list[Any] = original("sentence_transformers").call(ORACLE, str(published), texts, kind)
+        expected: list[Any] = library_answer("sentence_transformers", ORACLE, str(published), texts, kind)
         for text, found, (ids, attended, kept) in zip(texts, tokenizer(texts, kind), expected, strict=True):
             assert found.ids == ids, (kind, text)
             # keys are the first tokens, as the engine's marks need it
@@ -66,7 +66,7 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
             assert found.rows == sum(kept)
             lengths.add((kind, len(ids), found.keys))
         for prompt_name, prompt in config.prompts.items():
-            expected = original("sentence_transformers").call(ORACLE, str(published), FEW, kind, prompt_name)
+            expected = library_answer("sentence_transformers", ORACLE, str(published), FEW, kind, prompt_name)
             for text, found, (ids, _, _) in zip(FEW, tokenizer(FEW, kind, prompt), expected, strict=True):
                 assert found.ids == ids, (kind, prompt_name, text)
     assert {"query", "document"} <= config.prompts.keys()
@@ -84,5 +84,5 @@ def test_a_prefix_is_a_token_and_its_lower_case_is_none_where_texts_are_lower_ca
     texts = ["[q] what", "[Q] What", "THE Fox [d] x [D] y"]
     kinds: tuple[InputType, ...] = ("query", "document")
     for kind in kinds:
-        expected: list[Any] = original("sentence_transformers").call(ORACLE, str(published), texts, kind)
+        expected: list[Any] = library_answer("sentence_transformers", ORACLE, str(published), texts, kind)
         assert [found.ids for found in tokenizer(texts, kind)] == [ids for ids, _, _ in expected]

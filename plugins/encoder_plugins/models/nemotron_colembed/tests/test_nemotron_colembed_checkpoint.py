@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from encoder_checkpoints.original import OriginalError, original
+from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import OriginalError
 from encoder_plugins.errors import InvalidRequest, PrepareError
 from encoder_plugins.families.retrieval.cases import WORDS
 from encoder_plugins.families.retrieval.checkpoint import read_served
@@ -52,7 +53,7 @@ def model(published: Path) -> Path:
 
 
 def reference(function: str, published: Path, *arguments: Any, **options: Any) -> Any:
-    return original("sauerkrautlm_colpali").call(f"{ORACLE}:{function}", str(published), *arguments, **options)
+    return library_answer("sauerkrautlm_colpali", f"{ORACLE}:{function}", str(published), *arguments, **options)
 
 
 def begun(model: Path, data: Any, **changed: int) -> Round:

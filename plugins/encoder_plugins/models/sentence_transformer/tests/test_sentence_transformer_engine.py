@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
 from encoder_plugins.families.embedding.parity import FLOAT
@@ -35,7 +35,7 @@ ORACLE = "encoder_plugins.families.embedding.tests.oracle"
 
 def by_library(function: str, folder: Path, *arguments: Any) -> Any:
     """Call a function of ``oracle`` in the library's environment."""
-    return original("sentence_transformers").call(f"{ORACLE}:{function}", str(folder), *arguments)
+    return library_answer("sentence_transformers", f"{ORACLE}:{function}", str(folder), *arguments)
 
 
 NAMES = [

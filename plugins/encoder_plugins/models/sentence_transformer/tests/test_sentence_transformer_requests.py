@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
 from encoder_plugins.backbones import token_marks
@@ -412,8 +412,12 @@ def test_numbers_are_calibrated_as_the_request_wants_its_vectors(
     response = answered(of, of.parse(POOLING, bodies.encode(data)), list(torch.from_numpy(raw)))
     options = {"dimensions": more.get("dimensions"), "normalize": more.get("normalize")}
     expected, ranged = (vectors.finish(each, checkpoint_normalizes=True, **options) for each in (raw, calibration))
-    quantised = original("sentence_transformers").call(
-        "sentence_transformers.util.quantization:quantize_embeddings", expected, dtype, encodings.ranges_of(ranged)
+    quantised = library_answer(
+        "sentence_transformers",
+        "sentence_transformers.util.quantization:quantize_embeddings",
+        expected,
+        dtype,
+        encodings.ranges_of(ranged),
     )
     np.testing.assert_array_equal(encodings.decode_bytes(response.body, response.headers), quantised)
 
@@ -421,7 +425,7 @@ def test_numbers_are_calibrated_as_the_request_wants_its_vectors(
 def test_tokens_are_those_of_the_reference() -> None:
     own, cases = served(), embedding_cases.cases(CHECKPOINT.read(model_folder()))
     oracle = "encoder_plugins.families.embedding.tests.oracle:token_ids"
-    expected = original("sentence_transformers").call(oracle, str(model_folder()), [case["text"] for case in cases])
+    expected = library_answer("sentence_transformers", oracle, str(model_folder()), [case["text"] for case in cases])
     for case, ids in zip(cases, expected, strict=True):
         assert own.parse(POOLING, bodies.encode({"text": case["text"]})).token_ids == [ids], case["id"]
 

@@ -17,7 +17,7 @@ import numpy as np
 import openai
 import pytest
 
-from encoder_checkpoints.original import original
+from encoder_checkpoints.kept_answers import library_answer
 from encoder_client import AsyncSentenceTransformer, InvalidRequestError, NotServedError, SentenceTransformer
 from encoder_client.tests import documented
 from encoder_plugins import offline
@@ -125,7 +125,7 @@ def test_every_encoding_holds_the_same_vectors(server: Server) -> None:
 def test_scores_are_the_cosines_of_the_library_by_every_route(server: Server) -> None:
     queries, documents = TEXTS[:2], TEXTS[2:40]
     oracle = "encoder_plugins.families.embedding.tests.oracle:similarities"
-    expected = original("sentence_transformers").call(oracle, str(server.artifact / "model"), queries, documents)
+    expected = library_answer("sentence_transformers", oracle, str(server.artifact / "model"), queries, documents)
     scored = Scored(
         server=server, name="minilm", parity=PARITY, queries=queries, documents=documents, expected=expected
     )
@@ -205,7 +205,7 @@ def library(server: Server, method: str, *arguments: Any, **options: Any) -> Any
     """Return what a method of the library's class returns for the checkpoint that is served."""
     oracle = "encoder_client.tests.oracle:called"
     folder = str(server.artifact / "model")
-    return original("sentence_transformers").call(oracle, "SentenceTransformer", folder, method, *arguments, **options)
+    return library_answer("sentence_transformers", oracle, "SentenceTransformer", folder, method, *arguments, **options)
 
 
 @pytest.mark.parametrize(

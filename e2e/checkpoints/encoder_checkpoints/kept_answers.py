@@ -1,0 +1,159 @@
+"""Keep what original libraries answer, outside the checkout: most changes of ours do not change what a library computes.
+
+An answer is used again while all that it came from is the same: the library's lock, the processor, the arguments with the content of
+every file and folder that they name, and each module of ours that was imported where it was computed. `ENCODER_FRESH=1` computes all anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from encoder_checkpoints.original import original, roots
+from encoder_plugins.prep import reference_environment
+
+VARIABLE = "ENCODER_FRESH"
+_IMPORTED = "encoder_checkpoints.original_worker:imported"
+# an answer that was not used for this time is removed
+_DAYS = 14
+
+
+def library_answer(library: str, function: str, *arguments: Any, **options: Any) -> Any:
+    """Call a function in the environment of a library, or return what it returned to the same arguments before.
+
+    Args:
+        library: In whose environment it runs.
+        function: ``"module:function"``. It writes nothing, and the same arguments have the same result.
+        arguments: Numbers, texts, arrays, paths, and lists and mappings of them.
+        options: Likewise.
+
+    Raises:
+        OriginalError: The function raised; that is not kept.
+    """
+    given = (function, arguments, options)
+    return kept(library, given, lambda: original(library).call(function, *arguments, **options))
+
+
+def kept(library: str, given: Any, compute: Callable[[], Any]) -> Any:
+    """Return what ``compute`` returned for the same ``given`` before, or call it.
+
+    Args:
+        library: In whose environment it computes.
+        given: All that the result depends on besides code, as arguments of ``library_answer``.
+        compute: Called without arguments where no answer is kept; its result must pickle.
+    """
+    lock = reference_environment.lock(library)
+    key = digest((library, lock.read_bytes(), sys.version, _processor(), given))
+    place = reference_environment.cache().with_name("answers") / key[:32]
+    if place.is_file() and not os.environ.get(VARIABLE):
+        modules, result = pickle.loads(place.read_bytes())
+        if all(_file_digest(path) == of for path, of in _placed(modules)):
+            os.utime(place)
+            return result
+    result = compute()
+    modules = {name: _file_digest(path) for name in original(library).call(_IMPORTED) for path in [_place(name)]}
+    _write(place, pickle.dumps((modules, result)))
+    return result
+
+
+def digest(given: Any) -> str:
+    """Return a digest of a value; that of a path, or of a text that is the path of something, is that of its content.
+
+    Raises:
+        TypeError: It holds something else than numbers, texts, bytes, arrays, paths, and sequences and mappings of them.
+    """
+    found = hashlib.sha256()
+    _feed(found, given)
+    return found.hexdigest()
+
+
+def _feed(found: hashlib._Hash, given: Any) -> None:
+    match given:
+        case None | bool() | int() | float():
+            part = repr(given).encode()
+        case Path() | str() if os.path.isabs(given) and os.path.exists(given):
+            part = "".join(f"{name} {of}\n" for name, of in _content(Path(given))).encode()
+        case Path() | str():
+            part = str(given).encode()
+        case bytes():
+            part = given
+        case np.ndarray() | np.generic():
+            part = f"{given.dtype} {given.shape}".encode() + given.tobytes()
+        case Mapping():
+            part = b""
+            for entry in given.items():
+                _feed(found, entry)
+        case Sequence():
+            part = b""
+            for entry in given:
+                _feed(found, entry)
+        case _:
+            raise TypeError(f"the digest of a {type(given).__name__} is not defined")
+    # with its type and its size, so that what follows cannot be taken for a part of it
+    size = len(given) if isinstance(given, (Mapping, list, tuple)) else len(part)
+    found.update(f"{type(given).__name__} {size}\n".encode() + part)
+
+
+def _content(path: Path) -> Iterable[tuple[str, str | None]]:
+    """Yield the name of each file below a folder, or of the file itself, with the digest of its bytes."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for file in files:
+        yield str(file.relative_to(path)), _file_digest(file)
+
+
+def _file_digest(path: Path) -> str | None:
+    """Return the digest of a file's bytes, or None where there is no file."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return _bytes_digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@cache
+def _bytes_digest(path: Path, *_stat: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _placed(modules: Mapping[str, str]) -> Iterable[tuple[Path, str]]:
+    return ((_place(name), of) for name, of in modules.items())
+
+
+def _place(name: str) -> Path:
+    """Return the path of a module of ours in this checkout; ``name`` is that below its root on the path."""
+    number, _, below = name.partition("/")
+    return roots()[int(number)] / below
+
+
+@cache
+def _processor() -> str:
+    """Return what may decide the last bits of a sum."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").is_file() else []
+    described = sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    return f"{platform.machine()} {os.environ.get('OMP_NUM_THREADS')} {described}"
+
+
+def _write(place: Path, content: bytes) -> None:
+    """Write a whole file or none, and remove those that nobody uses."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".partial-", delete=False) as partial:
+        partial.write(content)
+    Path(partial.name).rename(place)
+    oldest = time.time() - _DAYS * 86400
+    for other in place.parent.iterdir():
+        try:
+            if other.stat().st_mtime < oldest:
+                other.unlink()
+        except FileNotFoundError:  # another process has removed it
+            continue
