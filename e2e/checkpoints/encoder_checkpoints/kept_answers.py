@@ -34,7 +34,8 @@ def library_answer(library: str, function: str, *arguments: Any, **options: Any)
 
     Args:
         library: In whose environment it runs.
-        function: ``"module:function"``. It writes nothing, and the same arguments have the same result.
+        function: ``"module:function"``. It writes nothing, and the same arguments have the same result. Looking for a kept answer takes
+            milliseconds: what is called for each of many random examples is called through ``original``.
         arguments: Numbers, texts, arrays, paths, and lists and mappings of them.
         options: Likewise.
 
@@ -68,7 +69,7 @@ def kept(library: str, given: Any, compute: Callable[[], Any]) -> Any:
 
 
 def digest(given: Any) -> str:
-    """Return a digest of a value; that of a path, or of a text that is the path of something, is that of its content.
+    """Return a digest of a value; that of a path, or of a text that is the path of a test's file or folder, is that of its content.
 
     Raises:
         TypeError: It holds something else than numbers, texts, bytes, arrays, paths, and sequences and mappings of them.
@@ -82,7 +83,7 @@ def _feed(found: hashlib._Hash, given: Any) -> None:
     match given:
         case None | bool() | int() | float():
             part = repr(given).encode()
-        case Path() | str() if os.path.isabs(given) and os.path.exists(given):
+        case Path() | str() if _is_file_or_folder(given):
             part = "".join(f"{name} {of}\n" for name, of in _content(Path(given))).encode()
         case Path() | str():
             part = str(given).encode()
@@ -103,6 +104,12 @@ def _feed(found: hashlib._Hash, given: Any) -> None:
     # with its type and its size, so that what follows cannot be taken for a part of it
     size = len(given) if isinstance(given, (Mapping, list, tuple)) else len(part)
     found.update(f"{type(given).__name__} {size}\n".encode() + part)
+
+
+def _is_file_or_folder(given: Path | str) -> bool:
+    """Return whether a path is one of ours: texts of requests name other files, such as ``/``."""
+    places = (tempfile.gettempdir(), reference_environment.cache().parent, sys.prefix, *roots())
+    return any(Path(given).is_relative_to(place) for place in places) and os.path.exists(given)
 
 
 def _content(path: Path) -> Iterable[tuple[str, str | None]]:
@@ -145,13 +152,19 @@ def _processor() -> str:
 
 
 def _write(place: Path, content: bytes) -> None:
-    """Write a whole file or none, and remove those that nobody uses."""
+    """Write a whole file or none."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".partial-", delete=False) as partial:
         partial.write(content)
     Path(partial.name).rename(place)
+    _remove_outdated(place.parent)
+
+
+@cache
+def _remove_outdated(folder: Path) -> None:
+    """Remove what nobody has used for long, once in this process."""
     oldest = time.time() - _DAYS * 86400
-    for other in place.parent.iterdir():
+    for other in folder.iterdir():
         try:
             if other.stat().st_mtime < oldest:
                 other.unlink()

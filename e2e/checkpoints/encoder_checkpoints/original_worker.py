@@ -14,14 +14,13 @@ from encoder_plugins.plugin import resolve
 
 def imported() -> list[str]:
     """Return the modules of ours that this process has imported, and the data beside them: the number of a root, and a path below it."""
-    files = {Path(found) for module in list(sys.modules.values()) if (found := getattr(module, "__file__", None))}
-    files |= {data for folder in {file.parent for file in files} for data in folder.glob("*.json")}
-    return sorted(
-        f"{number}/{file.relative_to(root)}"
-        for number, root in enumerate(roots())
-        for file in files
-        if file.is_relative_to(root)
-    )
+    found = []
+    files = [file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))]
+    for number, root in enumerate(roots()):
+        own = {Path(file) for file in files if file.startswith(f"{root}/")}
+        own |= {data for folder in {file.parent for file in own} for data in folder.glob("*.json")}
+        found += [f"{number}/{file.relative_to(root)}" for file in own]
+    return sorted(found)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import original
 from encoder_client import (
     ArgumentError,
     AsyncGLiNER2,
@@ -53,7 +53,7 @@ def server() -> Iterator[ScriptedServer]:
 
 
 def library(function: str, *arguments: Any) -> Any:
-    return library_answer("gliner2", f"{ORACLE}:{function}", *arguments)
+    return original("gliner2").call(f"{ORACLE}:{function}", *arguments)
 
 
 GROUP = {"labels": ["large", "small"], "multi_label": True, "threshold": 0.4, "qualify_labels": True}

@@ -64,6 +64,8 @@ def test_the_same_is_computed_once(computes: Callable[..., bool]) -> None:
         (np.array([1, 2], np.float32), np.array([[1, 2]], np.float32)),
         (np.array([1], np.float32), np.array([1], np.float64)),
         ("/no/such/file", "/no/such/other"),
+        # a word of a text, and not what the machine has there
+        ("/", "/root"),
     ],
 )
 def test_what_differs_is_computed_by_itself(one: Any, other: Any, computes: Callable[..., bool]) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import original
 from encoder_plugins.families.embedding import vectors
 from encoder_plugins.families.embedding.config import Similarity
 from encoder_plugins.families.embedding.vectors import Vectors
@@ -54,7 +54,7 @@ def test_lengths_are_those_of_torch(scale: float) -> None:
 def test_scores_are_those_of_the_librarys_similarity(similarity: Similarity) -> None:
     queries, documents = POOLED[:2], POOLED[1:]
     oracle = "encoder_plugins.families.embedding.tests.oracle:scores"
-    expected = library_answer("sentence_transformers", oracle, similarity, queries, documents)
+    expected = original("sentence_transformers").call(oracle, similarity, queries, documents)
     np.testing.assert_allclose(
         vectors.scores(queries, documents, similarity, pairs=False), expected, rtol=1e-5, atol=1e-5
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from encoder_checkpoints import gliner as builder
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import original
 from encoder_plugins.families.gliner import config as gliner_config
 from encoder_plugins.families.gliner import payload
 from encoder_plugins.families.gliner.config import GlinerConfig
@@ -26,7 +26,7 @@ ORACLE = "encoder_plugins.families.gliner.tests.oracle"
 
 def call(function: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of ``oracle`` in the library's environment."""
-    return library_answer("gliner", f"{ORACLE}:{function}", *arguments, **options)
+    return original("gliner").call(f"{ORACLE}:{function}", *arguments, **options)
 
 
 class LibraryTokenizer:
@@ -42,21 +42,23 @@ class LibraryTokenizer:
         found: list[int] = call("tokens", self._folder, word)
         return found
 
-    @property
-    def model_max_length(self) -> int:
-        found: int = call("limit", self._folder, None)
-        return found
-
-    @model_max_length.setter
-    def model_max_length(self, length: int) -> None:
-        call("limit", self._folder, length)
-
 
 @dataclass(frozen=True)
 class Library:
-    """The library with one checkpoint."""
+    """The library with one checkpoint.
+
+    Attributes:
+        folder: Where it is.
+        changes: What its tokenizer has differently; see ``oracle.with_tokenizer``. ``tokenizer`` stays as it is.
+    """
 
     folder: Path
+    changes: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def _call(self, function: str, *arguments: Any, **options: Any) -> Any:
+        if self.changes:
+            return call("with_tokenizer", str(self.folder), self.changes, function, *arguments, **options)
+        return call(function, str(self.folder), *arguments, **options)
 
     @cached_property
     def _described(self) -> dict[str, Any]:
@@ -76,24 +78,24 @@ class Library:
 
     def positions(self, text: str, labels: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
         """Return the library's token ids, and the tokens that it reads for each word (-1: none) and each label."""
-        found: tuple[list[int], list[int], list[int]] = call("positions", str(self.folder), text, list(labels))
+        found: tuple[list[int], list[int], list[int]] = self._call("positions", text, list(labels))
         return found
 
     def logits(self, text: str, labels: Sequence[str]) -> torch.Tensor:
         """Return the library's logits for one text: `[words, widths, labels]`."""
-        return torch.from_numpy(call("logits", str(self.folder), text, list(labels)))
+        return torch.from_numpy(self._call("logits", text, list(labels)))
 
     def proposed(self, text: str, labels: Sequence[str], threshold: float) -> tuple[np.ndarray, np.ndarray]:
         """Return first and last words `[spans, 2]` of what words propose, in the library's order, and logits `[spans, labels]`."""
-        found: tuple[np.ndarray, np.ndarray] = call("proposed", str(self.folder), text, list(labels), threshold)
+        found: tuple[np.ndarray, np.ndarray] = self._call("proposed", text, list(labels), threshold)
         return found
 
     def label_vectors(self, labels: Sequence[str]) -> torch.Tensor:
         """Return the library's vectors of labels that have an encoder of their own: `[labels, size]`."""
-        return torch.from_numpy(call("label_vectors", str(self.folder), list(labels)))
+        return torch.from_numpy(self._call("label_vectors", list(labels)))
 
     def entities(self, text: str, labels: Sequence[str], **options: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = call("entities", str(self.folder), text, list(labels), **options)
+        found: list[dict[str, Any]] = self._call("entities", text, list(labels), **options)
         return found
 
     def pooled(self, tokens: Sequence[int], extra: Mapping[str, Any] | None) -> torch.Tensor:
@@ -101,7 +103,7 @@ class Library:
         texts = payload.decode(extra)
         assert texts is not None
         [item] = texts
-        logits = call("logits_of_prompt", str(self.folder), list(tokens), item.words.tolist())
+        logits = self._call("logits_of_prompt", list(tokens), item.words.tolist())
         if self.config.head == "token":
             return scored_words(torch.from_numpy(logits), item.threshold)
         return candidates(torch.from_numpy(logits), item.threshold, item.classes)

@@ -65,23 +65,26 @@ def tokens(folder: str, word: str) -> list[int]:
     return found
 
 
-def limit(folder: str, length: int | None) -> int:
-    """Set where the tokenizer cuts prompts off, unless ``length`` is None; return where it was."""
+def with_tokenizer(folder: str, changes: Mapping[str, Any], function: str, *arguments: Any, **options: Any) -> Any:
+    """Call another function of this module while the tokenizer is a changed one.
+
+    Args:
+        folder: The checkpoint's.
+        changes: `limit`: where the tokenizer cuts prompts off; `drop`: the text that it drops before anything else.
+        function: Its name; it takes the folder first.
+        arguments: Its other arguments.
+        options: Likewise.
+    """
     tokenizer = model(folder).data_processor.transformer_tokenizer
-    before: int = tokenizer.model_max_length
-    if length is not None:
-        tokenizer.model_max_length = length
-    return before
-
-
-_NORMALIZERS: dict[str, Any] = {}
-
-
-def drop(folder: str, text: str | None) -> None:
-    """Let the tokenizer drop ``text`` before anything else; None brings back the tokenizer as it was."""
-    backend = model(folder).data_processor.transformer_tokenizer.backend_tokenizer
-    before = _NORMALIZERS.setdefault(folder, backend.normalizer)
-    backend.normalizer = before if text is None else dropping(before, text)
+    backend = tokenizer.backend_tokenizer
+    limit, normalizer = tokenizer.model_max_length, backend.normalizer
+    tokenizer.model_max_length = changes.get("limit", limit)
+    if "drop" in changes:
+        backend.normalizer = dropping(normalizer, changes["drop"])
+    try:
+        return globals()[function](folder, *arguments, **options)
+    finally:
+        tokenizer.model_max_length, backend.normalizer = limit, normalizer
 
 
 def dropping(before: Any, text: str) -> Any:

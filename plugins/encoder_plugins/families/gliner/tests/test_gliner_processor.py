@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from encoder_plugins.families.gliner.limits import LIMITS
 from encoder_plugins.families.gliner.payload import Item
 from encoder_plugins.families.gliner.processor import GlinerProcessor, Parsed
 from encoder_plugins.families.gliner.request import LOW_THRESHOLD, Request
-from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, call
+from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.inputs import body as bodies
 from encoder_plugins.plugin import POOLING
 from encoder_plugins.serving.processor import Prompt, Response, ServingContext
@@ -206,15 +207,12 @@ def test_a_word_without_tokens_is_not_cut_off(one: Library, tmp_path: Path) -> N
     about["normalizer"] = {"type": "Sequence", "normalizers": [drop, *before]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(about), encoding="utf-8")
     served = processor(Library(tmp_path))
-    call("drop", str(one.folder), "\u200b")
-    try:
-        for text, truncated in ((f"\u200b {TEXTS[0]}", False), (f"\u200b {TEXTS[4] * 3}", True)):
-            answer = answered(one, served, text=text, labels=LABELS, threshold=0.1, overflow="truncate")
-            assert_same(answer["entities"], one.entities(text, LABELS, threshold=0.1), text)
-            kept = min(len(words.split(text)), MAX_WORDS)
-            assert (answer["truncated"], answer["words_kept"]) == (truncated, kept)
-    finally:
-        call("drop", str(one.folder), None)
+    dropping = replace(one, changes={"drop": "\u200b"})
+    for text, truncated in ((f"\u200b {TEXTS[0]}", False), (f"\u200b {TEXTS[4] * 3}", True)):
+        answer = answered(dropping, served, text=text, labels=LABELS, threshold=0.1, overflow="truncate")
+        assert_same(answer["entities"], dropping.entities(text, LABELS, threshold=0.1), text)
+        kept = min(len(words.split(text)), MAX_WORDS)
+        assert (answer["truncated"], answer["words_kept"]) == (truncated, kept)
 
 
 def limited(library: Library, folder: Path) -> GlinerProcessor:
@@ -229,13 +227,10 @@ def limited(library: Library, folder: Path) -> GlinerProcessor:
 
 def test_the_tokenizer_s_own_limit_truncates_as_in_the_library(one: Library, tmp_path: Path) -> None:
     served = limited(one, tmp_path)
-    before, one.tokenizer.model_max_length = one.tokenizer.model_max_length, 40
-    try:
-        options = {"threshold": 0.1, "flat_ner": False}
-        answer = answered(one, served, text=TEXTS[0], labels=LABELS[:2], overflow="truncate", **options)
-        theirs = one.entities(TEXTS[0], LABELS[:2], **options)
-    finally:
-        one.tokenizer.model_max_length = before
+    cutting = replace(one, changes={"limit": 40})
+    options = {"threshold": 0.1, "flat_ner": False}
+    answer = answered(cutting, served, text=TEXTS[0], labels=LABELS[:2], overflow="truncate", **options)
+    theirs = cutting.entities(TEXTS[0], LABELS[:2], **options)
     assert answer["truncated"]
     split = words.split(TEXTS[0])
     assert 0 < answer["words_kept"] < len(split)

@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import original
 from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, TruncationWarning
 from encoder_client.tests import documented
 from encoder_plugins import offline
@@ -62,7 +62,7 @@ class Server:
     def called(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Return what a method of the library's class returns."""
         oracle = "encoder_client.tests.oracle:called"
-        return library_answer("gliner", oracle, "GLiNER", str(self.library.folder), method, *arguments, **options)
+        return original("gliner").call(oracle, "GLiNER", str(self.library.folder), method, *arguments, **options)
 
     def answer(self, **data: Any) -> Any:
         response = httpx.post(f"{self.url}/pooling", json={"model": "ner", "data": data}, timeout=120)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from encoder_plugins.families.gliner import prompt as prompts
 from encoder_plugins.families.gliner import words
 from encoder_plugins.families.gliner.config import GlinerConfig
 from encoder_plugins.families.gliner.prompt import LabelProblem, PromptBuilder, Tokens, WordTokens
-from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library, call
+from encoder_plugins.families.gliner.tests.library import MAX_WORDS, Library
 from encoder_plugins.families.gliner.tests.test_words import SCRIPTS, TEXTS
 
 LABELS = (
@@ -87,19 +87,16 @@ def test_any_text_and_labels_give_the_library_s_prompt(library: Library) -> None
 def test_the_tokenizer_s_limit_cuts_where_the_library_cuts(library: Library, limit: int) -> None:
     labels = ("person", "company")
     builder = library.builder(tokenizer_limit=limit)
-    before, library.tokenizer.model_max_length = library.tokenizer.model_max_length, limit
-    try:
-        for text in ("word " * 300, "Donaudampfschifffahrtsgesellschaftskapitän " * 5, "short", " ".join(HARD)):
-            assert made(builder, text, labels) == library.positions(text, labels)
-        tokens, positions, _ = made(builder, "word " * 300, labels)
-        assert len(tokens) == limit
-        assert positions[-1] == -1
-        pieces = builder.word_tokens(["word"] * 300)
-        whole = library.builder().build(builder.labels(labels), pieces)
-        cut = builder.build(builder.labels(labels), pieces).cut
-        assert (cut, whole.cut) == (len(whole.tokens) - limit, 0)
-    finally:
-        library.tokenizer.model_max_length = before
+    cutting = replace(library, changes={"limit": limit})
+    for text in ("word " * 300, "Donaudampfschifffahrtsgesellschaftskapitän " * 5, "short", " ".join(HARD)):
+        assert made(builder, text, labels) == cutting.positions(text, labels)
+    tokens, positions, _ = made(builder, "word " * 300, labels)
+    assert len(tokens) == limit
+    assert positions[-1] == -1
+    pieces = builder.word_tokens(["word"] * 300)
+    whole = library.builder().build(builder.labels(labels), pieces)
+    cut = builder.build(builder.labels(labels), pieces).cut
+    assert (cut, whole.cut) == (len(whole.tokens) - limit, 0)
 
 
 def test_a_prompt_fills_the_tokenizer_s_limit_to_the_last_token(one: Library) -> None:
@@ -114,17 +111,13 @@ def test_a_prompt_fills_the_tokenizer_s_limit_to_the_last_token(one: Library) ->
 
 
 @pytest.fixture
-def dropping(library: Library) -> Iterator[Library]:
+def dropping(library: Library) -> Library:
     """The library with a tokenizer that drops zero-width spaces, as the published ones of DeBERTa and mT5 do."""
-    backend = library.tokenizer.backend_tokenizer
-    before = backend.normalizer
-    backend.normalizer = normalizers.Sequence([normalizers.Replace("\u200b", ""), *([before] if before else [])])
-    call("drop", str(library.folder), "\u200b")
-    try:
-        yield library
-    finally:
-        call("drop", str(library.folder), None)
-        backend.normalizer = before
+    changed = replace(library, changes={"drop": "\u200b"})
+    backend = changed.tokenizer.backend_tokenizer
+    before = [backend.normalizer] if backend.normalizer else []
+    backend.normalizer = normalizers.Sequence([normalizers.Replace("\u200b", ""), *before])
+    return changed
 
 
 def test_a_word_without_tokens_moves_the_words_behind_it_as_in_the_library(dropping: Library) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import original
 from encoder_plugins.families.gliner2 import decode, limits, schema, words
 from encoder_plugins.families.gliner2.decode import Candidates, Found, Part
 from encoder_plugins.families.gliner2.request import Gliner2Limits, Label, Mention, Relation, Request, Result, Value
@@ -58,7 +58,7 @@ WORDS = (
 
 def call(function: str, *arguments: Any, **options: Any) -> Any:
     """Call a function of ``oracle`` in the library's environment."""
-    return library_answer("gliner2", f"{ORACLE}:{function}", *arguments, **options)
+    return original("gliner2").call(f"{ORACLE}:{function}", *arguments, **options)
 
 
 @cache

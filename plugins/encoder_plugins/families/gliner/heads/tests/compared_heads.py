@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.original import original
 
 with warnings.catch_warnings():
     # vLLM warns of itself when it is imported
@@ -44,19 +44,19 @@ class Library:
         self._key = (settings.to_dict(), seed)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        found: dict[str, np.ndarray] = library_answer("gliner", f"{HEAD}:tensors", *self._key)
+        found: dict[str, np.ndarray] = original("gliner").call(f"{HEAD}:tensors", *self._key)
         return {name: torch.from_numpy(value) for name, value in found.items()}
 
     def logits(self, *texts: Text) -> list[torch.Tensor]:
         """Return `[words, widths, labels]`, or `[words, labels, 3]` where words are scored, for each text of a padded batch."""
         given = [(one.ids.tolist(), one.words) for one in texts]
-        found: list[np.ndarray] = library_answer("gliner", f"{HEAD}:logits", *self._key, given)
+        found: list[np.ndarray] = original("gliner").call(f"{HEAD}:logits", *self._key, given)
         return [torch.from_numpy(value) for value in found]
 
     def proposed(self, one: Text, threshold: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the first and last words `[spans, 2]` of what a text's words propose, and its logits `[spans, labels]`."""
-        found: tuple[np.ndarray, np.ndarray] = library_answer(
-            "gliner", f"{HEAD}:proposed", *self._key, (one.ids.tolist(), one.words), threshold
+        found: tuple[np.ndarray, np.ndarray] = original("gliner").call(
+            f"{HEAD}:proposed", *self._key, (one.ids.tolist(), one.words), threshold
         )
         return found
 
