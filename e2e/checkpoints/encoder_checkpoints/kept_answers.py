@@ -59,11 +59,11 @@ def kept(library: str, given: Any, compute: Callable[[], Any]) -> Any:
     place = reference_environment.cache().with_name("answers") / key[:32]
     if place.is_file() and not os.environ.get(VARIABLE):
         modules, result = pickle.loads(place.read_bytes())
-        if all(_file_digest(path) == of for path, of in _placed(modules)):
+        if all(_file_digest(_place(name)) == of for name, of in modules.items()):
             os.utime(place)
             return result
     result = compute()
-    modules = {name: _file_digest(path) for name in original(library).call(_IMPORTED) for path in [_place(name)]}
+    modules = {name: _file_digest(_place(name)) for name in original(library).call(_IMPORTED)}
     _write(place, pickle.dumps((modules, result)))
     return result
 
@@ -131,10 +131,6 @@ def _file_digest(path: Path) -> str | None:
 @cache
 def _bytes_digest(path: Path, *_stat: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _placed(modules: Mapping[str, str]) -> Iterable[tuple[Path, str]]:
-    return ((_place(name), of) for name, of in modules.items())
 
 
 def _place(name: str) -> Path:

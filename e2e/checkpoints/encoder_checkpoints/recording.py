@@ -1,6 +1,7 @@
 """Record references in a library's process that stays, or take what it recorded before.
 
-Importing a library takes longer than recording a tiny checkpoint. Prep starts a process for each recording. Its own tests do so too; tests that only need an artifact do not.
+Importing a library takes longer than recording a tiny checkpoint. Prep starts a process for each recording. Its own tests do so too; tests
+that only need an artifact do not.
 """
 
 from __future__ import annotations
