@@ -153,7 +153,7 @@ e2e-api: prerequisites setup ## the half of it that needs an API server, an S3 s
 	$(TOGETHER) $(PROCESSES) --dist worksteal e2e/api e2e/chart $(BUCKET_TESTS) -m "not soak" --timeout 1200
 
 soak: setup ## what takes longer than CI has time for
-	ENCODER_FRESH=1 $(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/platform e2e/bench e2e/api e2e/cases
+	ENCODER_NO_ANSWER_CACHE=1 $(PYTEST) -m soak --timeout 7200 operator plugins kernels e2e/node e2e/platform e2e/bench e2e/api e2e/cases
 
 mutants: setup ## change one expression at a time and see whether a test fails; writes docs/mutants.md (ONLY=a module or group, LEVEL=all, LIMIT=number, SEED=number)
 	$(RUN)python -m encoder_mutants $(ONLY) $(if $(LEVEL),--level $(LEVEL)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SEED),--seed $(SEED))

@@ -123,7 +123,7 @@ def _sources(builder: str, library: str) -> Iterable[Path]:
     yield from sorted(_HERE.glob("learned/*.json"))
     module = builder.partition(":")[0].replace(".", "/") + ".py"
     yield from (path for root in roots() if (path := root / module).is_file())
-    yield reference_environment.lock(library)
+    yield reference_environment.lock_file(library)
 
 
 def send(stream: IO[bytes], value: object) -> None:

@@ -1,4 +1,4 @@
-"""Record references in a library's process that stays, or take what it recorded before.
+"""Record references in a library's process that stays, or take them from the cache.
 
 Importing a library takes longer than recording a tiny checkpoint. Prep starts a process for each recording. Its own tests do so too; tests
 that only need an artifact do not.
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from encoder_checkpoints import kept_answers
+from encoder_checkpoints import answer_cache
 from encoder_checkpoints.original import original
 from encoder_plugins import errors
 from encoder_plugins.artifact.reference import Case, Recording
@@ -33,7 +33,7 @@ def record(
     trust_remote_code: bool = False,
     parameters: Mapping[str, Value] = MappingProxyType({}),
 ) -> Recording:
-    """Do what ``reference_environment.record`` does, with the worker that ``original`` has for the library, or what is kept of it.
+    """Do what ``reference_environment.record`` does, with the worker that ``original`` has for the library, or from the cache.
 
     Raises:
         PrepareError: The recorder refused the checkpoint.
@@ -51,7 +51,7 @@ def record(
             parameters=parameters,
         )
         given = (plugin.recorder, checkpoint, auxiliary, cases, trust_remote_code, parameters)
-        for name, content in kept_answers.kept(
+        for name, content in answer_cache.cached(
             plugin.reference_library, given, lambda: _record(plugin, folder)
         ).items():
             (folder / name).write_bytes(content)

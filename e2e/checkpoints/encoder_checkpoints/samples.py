@@ -100,7 +100,7 @@ def prepare(sample: Sample, folder: Path, *options: str) -> Path:
 
 def _copy_prepared(sample: Sample, folder: Path) -> None:
     """Copy a sample and its artifact from the cache, which has them as today's code makes them and no others."""
-    lock = reference_environment.lock(sample.plugin.reference_library)
+    lock = reference_environment.lock_file(sample.plugin.reference_library)
     key = hashlib.sha256(f"{sample.name} {_code()}".encode() + lock.read_bytes())
     place = reference_environment.cache().with_name("samples") / sample.name
     prepared = place / key.hexdigest()[:24]

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_client import ArgumentError, AsyncMultiVectorEncoder, MultiVectorEncoder, SentenceTransformer
 from encoder_client.similarity import RowsName, VectorsName
 

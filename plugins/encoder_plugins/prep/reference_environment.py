@@ -51,19 +51,19 @@ def provide(library: str) -> Path:
         if found != library:
             raise Unsupported(f"{VARIABLE}={ready} has the library {found}; this plugin records with {library}")
         return folder
-    required = lock(library)
-    if not required.is_file():
+    lock = lock_file(library)
+    if not lock.is_file():
         raise Unsupported(
-            f"no environment of the library {library}: set {VARIABLE} to one, or run from a checkout with {required}"
+            f"no environment of the library {library}: set {VARIABLE} to one, or run from a checkout with {lock}"
         )
-    key = hashlib.sha256(required.read_bytes() + repr(sys.version_info[:2]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(lock.read_bytes() + repr(sys.version_info[:2]).encode()).hexdigest()[:16]
     folder = cache() / f"{library}-{key}"
     if not folder.exists():
-        _create(folder, library, required)
+        _create(folder, library, lock)
     return folder
 
 
-def lock(library: str) -> Path:
+def lock_file(library: str) -> Path:
     """Return the file of a checkout that pins a library and what it needs."""
     return _LOCKS / library / "requirements.lock"
 
@@ -142,7 +142,7 @@ def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _create(folder: Path, library: str, required: Path) -> None:
+def _create(folder: Path, library: str, lock: Path) -> None:
     """Create an environment beside its place and move it there, so that it is never seen half created."""
     uv = shutil.which("uv")
     if uv is None:
@@ -165,7 +165,7 @@ def _create(folder: Path, library: str, required: Path) -> None:
                 "--no-deps",
                 "--require-hashes",
                 "--requirements",
-                str(required),
+                str(lock),
             ]
         )
         (partial / LIBRARY).write_text(library + "\n", encoding="utf-8")

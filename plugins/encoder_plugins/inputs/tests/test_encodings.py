@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.inputs import encodings
 from encoder_plugins.inputs.encodings import CALIBRATED, EmbeddingDtype, Vectors
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from encoder_checkpoints import gliner2 as builder
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.families.gliner2.tests import library

@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 
 from encoder_checkpoints import gliner2
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_checkpoints.sentence import WORDS
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Recording, Reference

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from encoder_checkpoints import gliner2 as builder
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_checkpoints.original import original
 from encoder_client import GLiNER2
 from encoder_client.tests import documented

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins import catalog
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.families.retrieval import library_format

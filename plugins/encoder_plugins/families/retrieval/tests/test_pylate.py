@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_checkpoints.original import original
 from encoder_plugins import catalog
 from encoder_plugins.families.retrieval.checkpoint import read_served

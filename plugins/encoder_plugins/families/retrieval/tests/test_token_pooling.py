@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.families.retrieval import token_pooling
 
 LENGTHS = (1, 2, 3, 7, 40, 181)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.artifact.reference import Reference
 from encoder_plugins.parity.tests import served_model
 from encoder_plugins.parity.tests.mutants import Mutant

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.families.vision.cases import picture
 from encoder_plugins.models.collfm2.tests import tiny
 from encoder_plugins.serving.tests import servers

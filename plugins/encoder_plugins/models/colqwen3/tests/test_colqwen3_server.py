@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_client import ArgumentError, InvalidRequestError, MultiVectorEncoder, Pdf
 from encoder_client.tests import documented
 from encoder_plugins.families.vision.cases import picture

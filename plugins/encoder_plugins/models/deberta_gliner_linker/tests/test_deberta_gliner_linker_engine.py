@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from encoder_checkpoints import gliner
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_client import AsyncGLiNER, GLiNER, InvalidRequestError, LabelVectors
 from encoder_client.tests.scripted_server import Reply, ScriptedServer, refusal
 from encoder_plugins.artifact import label_sets

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins import catalog
 from encoder_plugins.backbones import token_marks
 from encoder_plugins.errors import InvalidRequest, Unsupported

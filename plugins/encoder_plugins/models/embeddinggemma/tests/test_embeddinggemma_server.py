@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.families.retrieval.cases import PASSAGES, QUESTION
 from encoder_plugins.families.retrieval.tests.scoring_routes import Scored
 from encoder_plugins.models.embeddinggemma.parity import PARITY

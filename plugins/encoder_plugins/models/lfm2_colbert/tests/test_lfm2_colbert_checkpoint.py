@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.errors import PrepareError
 from encoder_plugins.families.retrieval.cases import TEXTS
 from encoder_plugins.families.retrieval.checkpoint import read_served

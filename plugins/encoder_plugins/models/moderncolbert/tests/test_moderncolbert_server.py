@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from encoder_checkpoints import colbert_builder
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_client import AsyncMultiVectorEncoder, InvalidRequestError, MultiVectorEncoder
 from encoder_client.tests import documented
 from encoder_plugins.families.retrieval import calibration

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.families.retrieval.cases import TEXTS
 from encoder_plugins.families.retrieval.checkpoint import read_served
 from encoder_plugins.families.retrieval.config import InputType

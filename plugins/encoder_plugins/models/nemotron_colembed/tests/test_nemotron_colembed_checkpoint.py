@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_checkpoints.original import OriginalError
 from encoder_plugins.errors import InvalidRequest, PrepareError
 from encoder_plugins.families.retrieval.cases import WORDS

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins.families.embedding import cases as embedding_cases
 from encoder_plugins.families.embedding.format import DENSE, NORMALIZE, POOLING
 from encoder_plugins.families.embedding.parity import FLOAT

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_plugins import catalog
 from encoder_plugins.artifact import manifest
 from encoder_plugins.backbones import token_marks

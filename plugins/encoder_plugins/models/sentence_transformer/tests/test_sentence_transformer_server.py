@@ -17,7 +17,7 @@ import numpy as np
 import openai
 import pytest
 
-from encoder_checkpoints.kept_answers import library_answer
+from encoder_checkpoints.answer_cache import library_answer
 from encoder_client import AsyncSentenceTransformer, InvalidRequestError, NotServedError, SentenceTransformer
 from encoder_client.tests import documented
 from encoder_plugins import offline

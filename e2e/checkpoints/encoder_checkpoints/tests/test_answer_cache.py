@@ -1,4 +1,4 @@
-"""An answer of a library is kept while nothing that it came from has changed."""
+"""An answer of a library is cached while nothing it was computed from has changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from encoder_checkpoints import kept_answers
+from encoder_checkpoints import answer_cache
 from encoder_checkpoints.original import OriginalError
 from encoder_plugins.prep import reference_environment
 
@@ -23,10 +23,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     module.write_text("version = 1")
     lock.write_text("library==1")
     monkeypatch.setenv("ENCODER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv(kept_answers.VARIABLE, raising=False)
-    monkeypatch.setattr(kept_answers, "roots", lambda: (module.parent,))
-    monkeypatch.setattr(kept_answers, "original", lambda _: SimpleNamespace(call=lambda _: ["0/oracle.py"]))
-    monkeypatch.setattr(reference_environment, "lock", lambda _: lock)
+    monkeypatch.delenv(answer_cache.VARIABLE, raising=False)
+    monkeypatch.delenv(reference_environment.VARIABLE, raising=False)
+    monkeypatch.setattr(answer_cache, "roots", lambda: (module.parent,))
+    monkeypatch.setattr(answer_cache, "original", lambda _: SimpleNamespace(call=lambda _: ["0/oracle.py"]))
+    monkeypatch.setattr(reference_environment, "lock_file", lambda _: lock)
     return module
 
 
@@ -41,7 +42,7 @@ def computes(library: Path) -> Callable[..., bool]:
             computed.append(given)
             return "answer"
 
-        assert kept_answers.kept("any", given, compute) == "answer"
+        assert answer_cache.cached("any", given, compute) == "answer"
         return bool(computed)
 
     return computes
@@ -100,16 +101,22 @@ def test_a_change_of_code_or_of_the_lock_is_noticed(
 
 def test_all_is_computed_anew_on_demand(computes: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
     assert computes(1)
-    monkeypatch.setenv(kept_answers.VARIABLE, "1")
+    monkeypatch.setenv(answer_cache.VARIABLE, "1")
     assert computes(1)
 
 
-def test_an_error_is_not_kept(library: Path, computes: Callable[..., bool]) -> None:
+def test_a_ready_environment_is_not_cached(computes: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert computes(1)
+    monkeypatch.setenv(reference_environment.VARIABLE, "/opt/reference")
+    assert [computes(1), computes(1)] == [True, True]
+
+
+def test_an_error_is_not_cached(library: Path, computes: Callable[..., bool]) -> None:
     def fail() -> Any:
         raise OriginalError("ValueError: no")
 
     with pytest.raises(OriginalError, match="no"):
-        kept_answers.kept("any", 1, fail)
+        answer_cache.cached("any", 1, fail)
     assert computes(1)
 
 

@@ -1,7 +1,8 @@
-"""Keep what original libraries answer, outside the checkout: most changes of ours do not change what a library computes.
+"""Cache the answers of original libraries outside the checkout: most changes of ours do not change what a library computes.
 
-An answer is used again while all that it came from is the same: the library's lock, the processor, the arguments with the content of
-every file and folder that they name, and each module of ours that was imported where it was computed. `ENCODER_FRESH=1` computes all anew.
+An answer is reused while everything it was computed from is unchanged: the library's lock file, the processor, the arguments with the
+content of every file and folder that they name, and each module of ours that the library's process had imported.
+`ENCODER_NO_ANSWER_CACHE=1` computes everything again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import numpy as np
 from encoder_checkpoints.original import original, roots
 from encoder_plugins.prep import reference_environment
 
-VARIABLE = "ENCODER_FRESH"
+VARIABLE = "ENCODER_NO_ANSWER_CACHE"
 _IMPORTED = "encoder_checkpoints.original_worker:imported"
-# an answer that was not used for this time is removed
+# an answer that was not used for this long is removed
 _DAYS = 14
 
 
@@ -34,27 +35,31 @@ def library_answer(library: str, function: str, *arguments: Any, **options: Any)
 
     Args:
         library: In whose environment it runs.
-        function: ``"module:function"``. It writes nothing, and the same arguments have the same result. Looking for a kept answer takes
-            milliseconds: what is called for each of many random examples is called through ``original``.
+        function: ``"module:function"``. It writes nothing, and the same arguments have the same result. A lookup takes
+            milliseconds: call through ``original`` what is called for each of many random examples.
         arguments: Numbers, texts, arrays, paths, and lists and mappings of them.
         options: Likewise.
 
     Raises:
-        OriginalError: The function raised; that is not kept.
+        OriginalError: The function raised; that is not cached.
     """
     given = (function, arguments, options)
-    return kept(library, given, lambda: original(library).call(function, *arguments, **options))
+    return cached(library, given, lambda: original(library).call(function, *arguments, **options))
 
 
-def kept(library: str, given: Any, compute: Callable[[], Any]) -> Any:
+def cached(library: str, given: Any, compute: Callable[[], Any]) -> Any:
     """Return what ``compute`` returned for the same ``given`` before, or call it.
+
+    A ready environment (``ENCODER_REFERENCE``) may have other versions than the lock file: its answers are not cached.
 
     Args:
         library: In whose environment it computes.
         given: All that the result depends on besides code, as arguments of ``library_answer``.
-        compute: Called without arguments where no answer is kept; its result must pickle.
+        compute: Called without arguments if no answer is cached; its result must pickle.
     """
-    lock = reference_environment.lock(library)
+    if os.environ.get(reference_environment.VARIABLE):
+        return compute()
+    lock = reference_environment.lock_file(library)
     key = digest((library, lock.read_bytes(), sys.version, _processor(), given))
     place = reference_environment.cache().with_name("answers") / key[:32]
     if place.is_file() and not os.environ.get(VARIABLE):
@@ -75,11 +80,12 @@ def digest(given: Any) -> str:
         TypeError: It holds something else than numbers, texts, bytes, arrays, paths, and sequences and mappings of them.
     """
     found = hashlib.sha256()
-    _feed(found, given)
+    _update(found, given)
     return found.hexdigest()
 
 
-def _feed(found: hashlib._Hash, given: Any) -> None:
+def _update(found: hashlib._Hash, given: Any) -> None:
+    """Add a value to a digest, with its type and size, so that what follows cannot be taken for a part of it."""
     match given:
         case None | bool() | int() | float():
             part = repr(given).encode()
@@ -91,19 +97,14 @@ def _feed(found: hashlib._Hash, given: Any) -> None:
             part = given
         case np.ndarray() | np.generic():
             part = f"{given.dtype} {given.shape}".encode() + given.tobytes()
-        case Mapping():
-            part = b""
-            for entry in given.items():
-                _feed(found, entry)
-        case Sequence():
-            part = b""
-            for entry in given:
-                _feed(found, entry)
+        case Mapping() | Sequence():
+            found.update(f"{type(given).__name__} {len(given)}\n".encode())
+            for entry in given.items() if isinstance(given, Mapping) else given:
+                _update(found, entry)
+            return
         case _:
             raise TypeError(f"the digest of a {type(given).__name__} is not defined")
-    # with its type and its size, so that what follows cannot be taken for a part of it
-    size = len(given) if isinstance(given, (Mapping, list, tuple)) else len(part)
-    found.update(f"{type(given).__name__} {size}\n".encode() + part)
+    found.update(f"{type(given).__name__} {len(part)}\n".encode() + part)
 
 
 def _is_file_or_folder(given: Path | str) -> bool:
